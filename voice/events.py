@@ -1,0 +1,173 @@
+"""What a session tells its owner. Small frozen values, matched with ``match``; times are seconds of session time.
+
+Events of a guess are never sent: they wait at the gate or vanish with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from voice.interfaces import ToolCall, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """The user began to speak (pre-roll included in ``at_s``). ``item_id`` names the user item to come."""
+
+    item_id: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStopped:
+    """The user fell silent; the turn may still be reopened."""
+
+    item_id: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UserSaid:
+    """A turn is certain: the user's words are in the history. ``audio_s`` is the length of the turn's audio;
+    ``text`` is empty when there was speech but no words (nothing enters the history then)."""
+
+    item_id: str
+    text: str
+    audio_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseStarted:
+    """The agent is about to answer."""
+
+    response_id: str
+    item_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseText:
+    """More of the answer as it was written (display text)."""
+
+    response_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AudioStarted:
+    """The first audible sample of the answer went out."""
+
+    response_id: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AudioStopped:
+    """The ear has heard the answer's last sample, or the rest was dropped."""
+
+    response_id: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted:
+    """A tool was called by the model."""
+
+    response_id: str
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnded:
+    """A tool returned; ``error`` is set when it failed or was refused, and ``output`` is what the model is told."""
+
+    response_id: str
+    call: ToolCall
+    output: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTimes:
+    """Where a turn's time went; all relative to the end of the user's speech unless said otherwise.
+
+    Attributes:
+        speech_end_s: Last sample of user speech, in session time.
+        first_audio_s: First audible sample of the answer, in session time.
+        voice_to_voice_ms: Between the two.
+        endpoint_ms: Until the turn was certain.
+        asr_ms: Duration of the recognition that was used.
+        llm_first_token_ms: From the model's call to its first text.
+        tts_first_audio_ms: From the first call of the synthesiser to its first audio.
+        gate_to_audio_ms: From the commit to the first audible sample.
+        speculated: The answer was begun before the turn was certain, and used.
+    """
+
+    speech_end_s: float | None = None
+    first_audio_s: float | None = None
+    voice_to_voice_ms: float | None = None
+    endpoint_ms: float | None = None
+    asr_ms: float | None = None
+    llm_first_token_ms: float | None = None
+    tts_first_audio_ms: float | None = None
+    gate_to_audio_ms: float | None = None
+    speculated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseEnded:
+    """The answer is over. ``heard`` is the written text up to where the ear got; the history holds the same.
+
+    Attributes:
+        status: ``"completed"``, ``"interrupted"``, ``"cancelled"`` (nothing was heard) or ``"failed"``.
+    """
+
+    response_id: str
+    item_id: str
+    status: str
+    heard: str
+    generated: str
+    times: TurnTimes = TurnTimes()
+    usage: Usage = Usage()
+    user_text: str = ""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nobody has spoken for the agent's ``idle_s``."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something went wrong, in one sentence. The session goes on unless ``SessionEnded`` follows."""
+
+    message: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """The last event. ``reason`` is ``"closed"``, ``"slow_client"``, ``"events_overflow"``, …"""
+
+    reason: str
+    counters: dict[str, int] = field(default_factory=dict)
+
+
+SessionEvent: TypeAlias = (
+    SpeechStarted
+    | SpeechStopped
+    | UserSaid
+    | ResponseStarted
+    | ResponseText
+    | AudioStarted
+    | AudioStopped
+    | ToolStarted
+    | ToolEnded
+    | ResponseEnded
+    | Idle
+    | Problem
+    | SessionEnded
+)
