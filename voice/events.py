@@ -128,7 +128,7 @@ class ResponseEnded:
     heard: str
     generated: str
     times: TurnTimes = TurnTimes()
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     user_text: str = ""
     error: str | None = None
 

@@ -1,0 +1,75 @@
+"""The parts an answer is made with, and what came of one attempt to make it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from voice.chat import Chat
+from voice.errors import VoiceError
+from voice.events import SessionEvent
+from voice.executor import Executor
+from voice.interfaces import ModelOptions, Stages, ToolCall, Usage
+from voice.options import Limits, SpeechOptions
+from voice.scope import Scope
+from voice.tools import AnyTool
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What all answers of a session are made with. ``rate_hz`` is the playout's."""
+
+    stages: Stages
+    chat: Chat
+    tools: Mapping[str, AnyTool]
+    model_options: ModelOptions
+    speech: SpeechOptions
+    limits: Limits
+    executor: Executor
+    rate_hz: int
+    voice: str | None = None
+    language: str | None = "en"
+
+
+class Owner(Protocol):
+    """What an answer needs of its session."""
+
+    tool_scope: Scope
+
+    def emit(self, event: SessionEvent) -> None:
+        """Tell the session's owner."""
+
+    def late_result(self, call_id: str) -> None:
+        """A tool returned after its answer was cut; its result is in the history."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One generation of the model, whatever came of it."""
+
+    last_at: float
+    started_at: float
+    first_text_at: float | None = None
+    text: str = ""
+    spoke: bool = False  # some of the text is meant for the ear
+    calls: list[ToolCall] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    finished: str | None = None
+    error: VoiceError | None = None
+    any_event: bool = False
+    waiting: bool = False  # the attempt is held back by its consumer, so its silence is not the model's
+    released: bool = False
+
+
+@dataclass(slots=True)
+class AnswerTimes:
+    """When things happened, in loop time; ``None`` while they haven't."""
+
+    started: float
+    opened: float | None = None
+    model_called: float | None = None
+    first_token: float | None = None
+    synthesis_called: float | None = None
+    first_audio: float | None = None
+    audible: float | None = None

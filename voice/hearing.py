@@ -1,0 +1,228 @@
+"""Ear: the frame path of one session. Audio in, edges out; plain calls, no task, no await, no queue per frame.
+
+The ear keeps the caller's audio by absolute sample index (16 kHz), hands full windows to the detector, one at a
+time, and turns probabilities into two edges: the user began to speak, the user paused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from voice.audio import AudioFormat, Decoder
+from voice.buffers import SampleLog
+from voice.errors import BadAudio
+from voice.interfaces import ASR_RATE_HZ, DetectorStream, Pcm16, VoiceDetector
+from voice.options import Limits, TurnOptions
+
+_RELEASE = 0.15
+"""Speech ends this far below the threshold that began it (Silero's own hysteresis)."""
+_BLOCK = ASR_RATE_HZ // 100
+_AUDIBLE_DBFS = -50.0
+_OVER_FLOOR_DB = 10.0
+"""Speech is at least this far above the room's noise when its last sample is looked for."""
+_TAIL_S = 0.16
+"""The last sample may lie this far behind the last window that the detector took for speech (a soft "s")."""
+_GAP_S = 0.25
+"""Audio that comes later than this against its own clock was not sent for a while: the clock is set anew."""
+
+
+class Ear:
+    """Hears one session's caller.
+
+    Args:
+        detector: The shared voice activity detector.
+        options: Thresholds and times; replace :attr:`options` to change them during a call.
+        limits: Bounds.
+        audio_format: What :meth:`hear` is given.
+        on_began: Called with the sample index where speech began.
+        on_paused: Called with the sample index after the last one of speech.
+
+    Attributes:
+        log: The audio kept, by absolute index.
+        keep_from: Audio from this index on is needed (an open turn); ``None``: the pre-roll is enough.
+        voiced_until: Index after the newest window with speech in it.
+        dropped_samples: Audio that came faster than the detector could judge and was skipped by it.
+        failures: Windows that the detector failed on.
+    """
+
+    def __init__(
+        self,
+        detector: VoiceDetector,
+        options: TurnOptions,
+        limits: Limits,
+        audio_format: AudioFormat,
+        on_began: Callable[[int], None],
+        on_paused: Callable[[int], None],
+    ) -> None:
+        self.options = options
+        self.keep_from: int | None = None
+        self.voiced_until = 0
+        self.dropped_samples = 0
+        self.failures = 0
+        self._decoder = Decoder(audio_format)
+        self._stream: DetectorStream = detector.open()
+        self._window = detector.window_samples
+        self._on_began, self._on_paused = on_began, on_paused
+        self._backlog = int(limits.hear_backlog_s * ASR_RATE_HZ)
+        longest_s = options.max_turn_s + limits.hear_backlog_s + 5.0
+        self.log = SampleLog(longest_s, rate_hz=ASR_RATE_HZ)
+        self._next = 0  # where the next window begins
+        self._busy = False  # a window is with the detector
+        self._pumping = False
+        self._speaking = False
+        self._deaf = False  # a cut turn's rest: not heard until it pauses
+        self._run_start: int | None = None
+        self._floor_dbfs = -70.0
+        self._epoch: float | None = None  # loop time of sample 0
+        self._closed = False
+
+    # ------------------------------------------------------------ in
+
+    def hear(self, pcm: bytes | Pcm16, now: float) -> None:
+        """Take audio in the declared format, any number of bytes or samples, as it came from the transport.
+
+        Raises:
+            BadAudio: Not what the format says (NaN samples, wrong dtype or shape).
+        """
+        if self._closed:
+            return
+        samples = self._decoder.decode(pcm)
+        if samples.size == 0:
+            return
+        room = self.log.end - (self._wanted() if self.keep_from is None else self.keep_from)
+        if room + samples.size > self.log.max_samples:
+            raise BadAudio(
+                f"{samples.size / ASR_RATE_HZ:.0f} s of audio in one piece do not fit: send it as it is spoken"
+            )
+        self.log.drop_before(self._wanted())
+        self.log.append(samples)
+        self._set_clock(now)
+        if self.log.end - self._next > self._backlog + samples.size:
+            self._skip()
+        self._pump()
+
+    def _wanted(self) -> int:
+        """Index of the oldest sample that may still be needed."""
+        oldest = min(self._next, self.log.end) - ASR_RATE_HZ
+        return max(0, oldest if self.keep_from is None else min(oldest, self.keep_from))
+
+    def _set_clock(self, now: float) -> None:
+        """Sample times follow the earliest arrival seen, so that jitter doesn't move them; a gap sets them anew."""
+        epoch = now - self.log.end / ASR_RATE_HZ
+        if self._epoch is None or epoch < self._epoch or epoch > self._epoch + _GAP_S:
+            self._epoch = epoch
+
+    def _skip(self) -> None:
+        skipped = self.log.end - self._backlog - self._next
+        self.dropped_samples += skipped
+        self._next += skipped
+        self._stream.reset()
+
+    def time_of(self, index: int) -> float:
+        """Loop time at which a sample was spoken."""
+        return (self._epoch or 0.0) + index / ASR_RATE_HZ
+
+    def stream_s(self, at: float) -> float:
+        """Seconds of the caller's stream at a loop time: the session time of events and metrics."""
+        return 0.0 if self._epoch is None else at - self._epoch
+
+    def _pump(self) -> None:
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while not self._busy and not self._closed and self.log.end - self._next >= self._window:
+                start = self._next
+                self._next += self._window
+                self._busy = True
+                self._stream.push(self.log.read(start, self._next), self._judged)
+        finally:
+            self._pumping = False
+
+    # ------------------------------------------------------------ edges
+
+    def _judged(self, probability: float) -> None:
+        self._busy = False
+        if self._closed:
+            return
+        end = self._next
+        if math.isnan(probability):
+            self.failures += 1
+            probability = 1.0 if self._speaking else 0.0
+        if self._speaking:
+            self._while_speaking(probability, end)
+        else:
+            self._while_silent(probability, end)
+        self._pump()
+
+    def _while_silent(self, probability: float, end: int) -> None:
+        start = end - self._window
+        if probability < self.options.speech_threshold:
+            self._run_start = None
+            if probability < 0.2:
+                level = _dbfs(self.log.read(start, end))
+                self._floor_dbfs += (0.3 if level < self._floor_dbfs else 0.05) * (level - self._floor_dbfs)
+            return
+        if self._run_start is None:
+            self._run_start = start
+        if end - self._run_start >= self.options.start_s * ASR_RATE_HZ:
+            began, self._run_start = self._run_start, None
+            self._speaking = True
+            self.voiced_until = end
+            if not self._deaf:
+                self._on_began(began)
+
+    def _while_speaking(self, probability: float, end: int) -> None:
+        if probability >= self.options.speech_threshold - _RELEASE:
+            self.voiced_until = end
+            return
+        pause = int(self.options.pause_s * ASR_RATE_HZ)
+        if end - self.voiced_until < pause - int(_TAIL_S * ASR_RATE_HZ):
+            return
+        last = self._last_audible(end)
+        if end - last < pause:
+            return
+        self._speaking = False
+        if self._deaf:
+            self._deaf = False
+        else:
+            self._on_paused(last)
+
+    def _last_audible(self, end: int) -> int:
+        """Index after the last 10 ms block above the noise, near the end of the last speech window."""
+        stop = min(end, self.voiced_until + int(_TAIL_S * ASR_RATE_HZ))
+        start = max(self.log.start, self.voiced_until - 4 * self._window)
+        audio = self.log.read(start, stop)
+        blocks = audio[audio.size % _BLOCK :].reshape(-1, _BLOCK).astype(np.float32)
+        loud = np.flatnonzero(np.sqrt(np.mean(blocks * blocks, axis=1)) > self._audible_level())
+        if loud.size == 0:
+            return self.voiced_until
+        return start + audio.size % _BLOCK + (int(loud[-1]) + 1) * _BLOCK
+
+    def _audible_level(self) -> float:
+        dbfs = max(_AUDIBLE_DBFS, self._floor_dbfs + _OVER_FLOOR_DB)
+        return float(32768.0 * 10.0 ** (min(dbfs, -25.0) / 20.0))
+
+    def cut(self) -> None:
+        """What goes on being said belongs to no turn: hear nothing until it pauses."""
+        self._deaf = self._speaking
+
+    @property
+    def speaking(self) -> bool:
+        """Whether the caller's voice is on now."""
+        return self._speaking
+
+    def close(self) -> None:
+        """Stop hearing. The audio is released."""
+        self._closed = True
+        self._stream.close()
+        self.log.drop_before(self.log.end)
+
+
+def _dbfs(pcm: Pcm16) -> float:
+    x = pcm.astype(np.float32)
+    power = float(np.dot(x, x)) / max(1, x.size)
+    return 10.0 * math.log10(max(power, 1e-3) / 32768.0**2)

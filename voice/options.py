@@ -1,0 +1,141 @@
+"""The settings of a conversation, in three small groups with their defaults and units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from voice.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """Whose turn it is.
+
+    Attributes:
+        mode: ``"automatic"``: the voice decides; ``"manual"``: the owner calls ``session.commit()``.
+        speech_threshold: Voice probability above which a window is speech, 0–1. It ends 0.15 below.
+        start_s: Speech this long makes the edge "the user speaks".
+        pause_s: Silence this long is a pause: recognition and the guess start.
+        min_delay_s: Silence after which a turn whose words look complete is certain.
+        max_delay_s: Silence after which any turn is certain.
+        pre_roll_s: Audio kept from before the edge, so that the first syllable is not lost.
+        max_turn_s: The longest user turn; it is ended there with what was said.
+        speculate: Start model and synthesis at the pause, behind the gate.
+        interrupt_after_s: Speech this long while the agent speaks is an interruption by its length alone;
+            shorter speech interrupts if it has words.
+        hold_s: Longest wait for the decision on transports that can only flush; 0 decides at the edge.
+        decide_s: Longest wait for the decision on transports that can pause, from the end of a short sound.
+        idle_s: Silence on both sides before an ``Idle`` event; ``None`` for never.
+    """
+
+    mode: Literal["automatic", "manual"] = "automatic"
+    speech_threshold: float = 0.5
+    start_s: float = 0.06
+    pause_s: float = 0.2
+    min_delay_s: float = 0.5
+    max_delay_s: float = 1.0
+    pre_roll_s: float = 0.4
+    max_turn_s: float = 120.0
+    speculate: bool = True
+    interrupt_after_s: float = 0.4
+    hold_s: float = 0.25
+    decide_s: float = 1.0
+    idle_s: float | None = 15.0
+
+    def __post_init__(self) -> None:
+        _check(0.05 <= self.speech_threshold <= 0.95, "speech_threshold must be 0.05 to 0.95")
+        _check(0.0 <= self.start_s <= 1.0, "start_s must be 0 to 1 s")
+        _check(
+            0.0 <= self.pre_roll_s <= 1.0, "pre_roll_s must be 0 to 1 s: no more is kept while nobody speaks"
+        )
+        _check(0.05 <= self.pause_s <= 5.0, "pause_s must be 0.05 to 5 s")
+        _check(
+            self.pause_s <= self.min_delay_s <= self.max_delay_s <= 30.0,
+            "delays must be in order: pause_s <= min_delay_s <= max_delay_s <= 30 s",
+        )
+        _check(1.0 <= self.max_turn_s <= 600.0, "max_turn_s must be 1 to 600 s")
+        _check(0.0 <= self.hold_s <= 2.0, "hold_s must be 0 to 2 s")
+        _check(self.interrupt_after_s >= 0.0 and self.decide_s > 0.0, "times must be positive")
+        _check(self.idle_s is None or self.idle_s > 0, "idle_s must be positive, or None for never")
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechOptions:
+    """What is said, and what is said when things go wrong (DESIGN §7). Empty phrases are not said.
+
+    Attributes:
+        first_token_s: Longest wait for the model's first token before the fallback engine is asked.
+        gap_s: Longest gap between two tokens.
+        release_s: When the model has been quiet this long, the clause in hand is spoken.
+        first_audio_s: Silence after a commit before the filler.
+        synthesis_s: Longest wait for the next audio of the synthesiser.
+        filler: Said when the answer is late and nothing was heard yet.
+        apology: Said when the answer failed.
+        empty: Said when the model had nothing to say, even when asked again.
+        timeout_s: Hard end of an answer's making, from its start.
+        tool_wait_s: How long a new answer waits for tools that an interrupted one left running.
+        max_tool_rounds: How often one answer may go from tools back to the model.
+    """
+
+    first_token_s: float = 4.0
+    gap_s: float = 2.0
+    release_s: float = 0.6
+    first_audio_s: float = 2.5
+    synthesis_s: float = 5.0
+    filler: str = "One moment."
+    apology: str = "Sorry, something went wrong. Could you say that again?"
+    empty: str = "Sorry, I have no answer to that."
+    timeout_s: float = 120.0
+    tool_wait_s: float = 0.5
+    max_tool_rounds: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("first_token_s", "gap_s", "release_s", "first_audio_s", "synthesis_s", "timeout_s"):
+            _check(getattr(self, name) > 0, f"{name} must be positive")
+        _check(self.max_tool_rounds >= 1, "max_tool_rounds must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one session's memory and patience.
+
+    Attributes:
+        playout_s: Audio synthesised but not yet heard, seconds; the synthesiser is held back above it.
+        text_chars: Text written but not yet synthesised; the model is held back above it.
+        hear_backlog_s: Caller audio not yet judged by the detector; above it the oldest is dropped and counted.
+        events: Events the owner has not taken; above it the session is closed.
+        send_stall_s: A client that takes no audio for this long is closed.
+        history_chars: Text in the prompt; the oldest entries leave above it.
+        history_entries: Entries kept in the history.
+        images: Pictures kept in the prompt; older ones are replaced by a note.
+        close_s: Longest wait for tasks when the session closes.
+        text_input_chars: Longest typed message.
+        image_bytes: Largest picture.
+    """
+
+    playout_s: float = 10.0
+    text_chars: int = 400
+    hear_backlog_s: float = 5.0
+    events: int = 1000
+    send_stall_s: float = 10.0
+    history_chars: int = 12_000
+    history_entries: int = 400
+    images: int = 2
+    close_s: float = 2.0
+    text_input_chars: int = 20_000
+    image_bytes: int = 5_000_000
+
+    def __post_init__(self) -> None:
+        _check(self.playout_s >= 1.0, "playout_s must be at least 1 s")
+        _check(self.text_chars >= 50, "text_chars must be at least 50")
+        _check(self.hear_backlog_s >= 1.0, "hear_backlog_s must be at least 1 s")
+        _check(self.events >= 10, "events must be at least 10")
+        _check(
+            self.history_chars >= 200 and self.history_entries >= 4, "the history is too short to hold a turn"
+        )
+
+
+def _check(ok: bool, message: str) -> None:
+    if not ok:
+        raise BadRequest(message)

@@ -1,0 +1,397 @@
+"""Response: how one answer is made, from prompt to track, with a plan for every way it can fail.
+
+It may begin as a guess: then it stays behind the gate (:meth:`Response.open`), where it runs model and synthesis
+and nothing else. Tools, history, events and usage wait until the gate opens; a guess that is cancelled before
+leaves no trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+
+from voice.answer_parts import AnswerTimes, Attempt, Owner, Parts
+from voice.chat import CANCELLED_OUTPUT, AgentEntry, ToolEntry
+from voice.errors import DeadlineExceeded, EngineFailed, VoiceError
+from voice.events import Problem, ResponseStarted, ResponseText, ToolEnded, ToolStarted
+from voice.interfaces import (
+    Finished,
+    LanguageModel,
+    Prompt,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
+from voice.playout import Track
+from voice.scope import Reason, Scope
+from voice.speaking import Speaker
+from voice.tools import SessionHandle, run_tool
+
+log = logging.getLogger("voice")
+
+_MOST_CHARS = 20_000
+"""An answer that is longer than this has run away; it is ended there."""
+_MOST_CALLS = 16
+_SENTENCE_ENDS = (".", "!", "?", "。", "！", "？", "…")
+
+
+class Response:
+    """One answer.
+
+    Args:
+        parts: Engines, history and options.
+        owner: The session.
+        scope: Everything the answer does runs under it; cancelling it is how an answer is cut.
+        response_id: Names it in events and in the history.
+        saying: User words that are not in the history yet (a guess).
+        text: Say this, without asking the model.
+
+    Attributes:
+        track: Its audio.
+        generated: What was written so far, for display.
+        opened: The gate is open.
+        spoiled: Behind the gate, something failed; a new answer is needed.
+        failed: Why it failed, in one sentence; ``None``: it didn't.
+        made: All of it has been written and synthesised.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        owner: Owner,
+        scope: Scope,
+        *,
+        response_id: str,
+        saying: str | None = None,
+        text: str | None = None,
+        context: SessionHandle | None = None,
+    ) -> None:
+        self.parts, self.owner, self.scope = parts, owner, scope
+        self.response_id = response_id
+        self.item_id = parts.chat.new_id()
+        self.track = Track(response_id, scope, parts.rate_hz, parts.limits.playout_s)
+        self.generated = ""
+        self.opened = False
+        self.spoiled = False
+        self.failed: str | None = None
+        self.made = False
+        self.usage = Usage()
+        self.times = AnswerTimes(started=self._now())
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._saying, self._text = saying, text
+        self._context = context
+        self._gate = asyncio.Event()
+        self._speaker = Speaker(parts, scope, self.track, self.times, self._problem)
+        self._entries: list[AgentEntry] = []
+        self._held_problems: list[Problem] = []
+        self._late_timer: asyncio.TimerHandle | None = None
+        scope.on_cancel(self._on_cancel)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Begin to make the answer."""
+        self.scope.run(self._make(), f"answer {self.response_id}")
+        self.scope.run(self._speaker.run(), f"voice {self.response_id}")
+
+    def open(self) -> None:
+        """The turn is certain: what waited behind the gate becomes real, in the order it happened."""
+        self.opened = True
+        self._saying = None
+        now = self.times.opened = self._now()
+        self.owner.emit(ResponseStarted(self.response_id, self.item_id))
+        self._begin_entry()
+        if self.generated:
+            self._record(self.generated)
+        for problem in self._held_problems:
+            self.owner.emit(problem)
+        self._held_problems.clear()
+        if self.track.made == 0 and not self.track.ended and self.parts.speech.filler:
+            loop = asyncio.get_running_loop()
+            self._late_timer = loop.call_at(now + self.parts.speech.first_audio_s, self._late)
+        self._gate.set()
+
+    def conclude(self, position: int | None) -> str:
+        """The answer is over: the history keeps what was heard.
+
+        Args:
+            position: The ear's last sample of the track; ``None``: it heard everything.
+
+        Returns:
+            The written text that was heard.
+        """
+        if self._late_timer is not None:
+            self._late_timer.cancel()
+        if not self.done.done():
+            self.done.set_result(None)
+        if position is None:
+            for entry in self._entries:
+                entry.heard = entry.generated
+            return self.generated
+        heard_of: dict[int, str] = {}
+        for (_, heard), step in zip(self.track.written_at(position), self._speaker.steps, strict=False):
+            heard_of[step] = heard_of.get(step, "") + heard
+        for step, entry in enumerate(self._entries):
+            entry.heard = heard_of.get(step, "").rstrip()
+            entry.interrupted = entry.heard != entry.generated.rstrip()
+        return "".join(heard_of.values()).rstrip()
+
+    def _on_cancel(self, reason: Reason) -> None:
+        self.track.drop()
+        if self._late_timer is not None:
+            self._late_timer.cancel()
+        if not self.opened and not self.done.done():
+            self.done.set_result(None)
+
+    async def _make(self) -> None:
+        try:
+            if self._text is not None:
+                await self._phrase(self._text)
+            else:
+                await self._rounds()
+        finally:
+            self.made = True
+            self._speaker.end()
+
+    # ------------------------------------------------------------ writing
+
+    def _begin_entry(self) -> None:
+        """A new stretch of the agent's words in the history, one for each round of the model."""
+        item_id = self.item_id if not self._entries else None
+        self._entries.append(self.parts.chat.add_agent(self.response_id, item_id))
+
+    def _record(self, text: str) -> None:
+        entry = self._entries[-1]
+        entry.generated += text
+        entry.heard = entry.generated  # corrected when the answer is over
+        self.owner.emit(ResponseText(self.response_id, text))
+
+    def _note(self, text: str) -> None:
+        self.generated += text
+        if self.opened:
+            self._record(text)
+
+    async def _phrase(self, text: str) -> None:
+        """Say something of our own: a greeting, an apology."""
+        text = text if not self.generated or self.generated[-1].isspace() else f" {text}"
+        self._note(text)
+        await self._speaker.feed(text)
+        await self._speaker.flush()
+
+    def _late(self) -> None:
+        """Nothing to hear for ``first_audio_s``: bridge the gap, unless words are with the synthesiser already."""
+        if self.track.made == 0 and not self._speaker.busy and not self.made and not self.scope.cancelled:
+            self._note(self.parts.speech.filler + " ")
+            self._speaker.say_now(self.parts.speech.filler + " ")
+
+    def _problem(self, error: VoiceError) -> None:
+        self._tell(Problem(str(error), type(error).__name__))
+        self.failed = self.failed or str(error)
+
+    def _tell(self, problem: Problem) -> None:
+        if self.opened:
+            self.owner.emit(problem)
+        elif len(self._held_problems) < 10:
+            self._held_problems.append(problem)
+
+    # ------------------------------------------------------------ rounds
+
+    async def _rounds(self) -> None:
+        """Model, tools, model again, until it calls no more tools."""
+        await self._wait_for_tools()
+        for step in range(self.parts.speech.max_tool_rounds):
+            if step:
+                self._begin_entry()
+            calls = await self._generate()
+            if not calls:
+                return
+            await self._gate.wait()
+            await self._run_tools(calls, step)
+            self._speaker.step += 1
+        self._problem(EngineFailed("the model called tools again and again without an answer"))
+        await self._phrase(self.parts.speech.apology)
+
+    async def _wait_for_tools(self) -> None:
+        """An interrupted answer may have left tools running: a moment's wait spares the model a stand-in."""
+        entries = self.parts.chat.pending_tools
+        if entries:
+            waits = [asyncio.ensure_future(entry.returned.wait()) for entry in entries]
+            _, late = await asyncio.wait(waits, timeout=self.parts.speech.tool_wait_s)
+            for wait in late:
+                wait.cancel()
+
+    def _prompt(self) -> Prompt:
+        specs = [t.spec for t in self.parts.tools.values()]
+        return self.parts.chat.prompt(specs, self.parts.model_options, saying=self._saying)
+
+    async def _generate(self) -> list[ToolCall]:
+        """One round of the model, with the plan of DESIGN §7; returns the tools it calls."""
+        stages, speech = self.parts.stages, self.parts.speech
+        models = [stages.model, stages.fallback_model or stages.model]
+        for number, model in enumerate(models):
+            last = number == len(models) - 1
+            attempt = await self._attempt(model)
+            self.usage = _sum(self.usage, attempt.usage)
+            if attempt.error is None:
+                if attempt.calls:
+                    return attempt.calls[:_MOST_CALLS]
+                if attempt.spoke or self._speaker.said_something:
+                    return []
+                if not last:
+                    continue  # nothing to say: ask once more
+                await self._give_up(None, speech.empty)
+                return []
+            again = attempt.error.retryable if isinstance(attempt.error, EngineFailed) else False
+            hedge = stages.fallback_model is not None and stages.fallback_model is not model
+            if not last and not attempt.text and (again or hedge):
+                log.warning("%s failed before its first word, asking %s", model.name, models[-1].name)
+                continue
+            whole = attempt.text.rstrip().endswith(_SENTENCE_ENDS) and attempt.finished is None
+            dropped = isinstance(attempt.error, EngineFailed)
+            await self._give_up(attempt.error, "" if whole and dropped else speech.apology)
+            return []
+        return []
+
+    async def _give_up(self, error: VoiceError | None, phrase: str) -> None:
+        if not self.opened:
+            self.spoiled = True
+            if error is not None:
+                self._tell(Problem(str(error), type(error).__name__))
+            return
+        if error is not None:
+            self._problem(error)
+        if phrase:
+            await self._phrase(phrase)
+
+    # ------------------------------------------------------------ one generation
+
+    async def _attempt(self, model: LanguageModel) -> Attempt:
+        """Run one generation. A model that stalls is left behind, not waited for."""
+        speech = self.parts.speech
+        now = self._now()
+        attempt = Attempt(last_at=now, started_at=now)
+        scope = self.scope.child("stage")
+        task = scope.run(self._consume(model, scope, attempt), f"model {model.name} {self.response_id}")
+        if self.times.model_called is None:
+            self.times.model_called = now
+        while not task.done():
+            now = self._now()
+            if attempt.waiting:
+                attempt.last_at = now
+            due = attempt.last_at + (speech.gap_s if attempt.any_event else speech.first_token_s)
+            if now >= due:
+                what = "between two tokens" if attempt.any_event else "for its first token"
+                attempt.error = DeadlineExceeded(f"{model.name} took too long {what}")
+                break
+            release_at = attempt.last_at + speech.release_s
+            if not attempt.released and now >= release_at:
+                attempt.released = True
+                self._speaker.release()
+            wake = due if attempt.released else min(due, release_at)
+            await asyncio.wait({task}, timeout=max(0.001, wake - now))
+        scope.cancel(Reason.DEADLINE) if not task.done() else scope.close()
+        if self.times.first_token is None:
+            self.times.first_token = attempt.first_text_at
+        spoke = self._speaker.said_count
+        await self._speaker.flush()
+        attempt.spoke = attempt.spoke or self._speaker.said_count > spoke
+        return attempt
+
+    async def _consume(self, model: LanguageModel, scope: Scope, attempt: Attempt) -> None:
+        said = self._speaker.said_count
+        try:
+            async with aclosing(model.generate(self._prompt(), scope)) as events:  # type: ignore[type-var]
+                async for event in events:
+                    if scope.cancelled:
+                        return
+                    attempt.last_at, attempt.any_event = self._now(), True
+                    attempt.released = False
+                    match event:
+                        case TextDelta():
+                            if not await self._take_text(event.text, attempt):
+                                return
+                        case ToolCall():
+                            attempt.calls.append(event)
+                        case Usage():
+                            attempt.usage = event
+                        case Finished():
+                            attempt.finished = event.reason
+                        case ToolCallDelta():
+                            pass
+        except VoiceError as error:
+            attempt.error = error
+        except Exception as error:
+            log.warning("the model %s failed", model.name, exc_info=error)
+            attempt.error = EngineFailed(f"{model.name} failed: {type(error).__name__}: {error}"[:300])
+        finally:
+            attempt.spoke = self._speaker.said_count > said
+
+    async def _take_text(self, text: str, attempt: Attempt) -> bool:
+        if not text:
+            return True
+        if attempt.first_text_at is None:
+            attempt.first_text_at = attempt.last_at
+        attempt.text += text
+        if len(self.generated) + len(text) > _MOST_CHARS:
+            attempt.finished = "length"
+            return False
+        self._note(text)
+        attempt.waiting = True
+        await self._speaker.feed(text)
+        attempt.waiting = False
+        attempt.last_at = self._now()
+        return True
+
+    # ------------------------------------------------------------ tools
+
+    async def _run_tools(self, calls: list[ToolCall], step: int) -> None:
+        """Run all calls of one generation side by side. Those that may not be undone outlive an interruption."""
+        tasks = []
+        for call in calls:
+            call = self._with_own_id(call)
+            entry = self.parts.chat.add_tool(call, self.response_id, step)
+            self.owner.emit(ToolStarted(self.response_id, call))
+            tool = self.parts.tools.get(call.name)
+            finish = tool is None or tool.on_interrupt == "finish"
+            scope = (self.owner.tool_scope if finish else self.scope).child("tool")
+            scope.on_cancel(lambda _, entry=entry: _stand_in(entry))  # type: ignore[misc]
+            tasks.append(scope.run(self._run_tool(entry, scope), f"tool {call.name} {call.call_id}"))
+        await asyncio.wait(tasks)
+
+    def _with_own_id(self, call: ToolCall) -> ToolCall:
+        """Ids are unique in the history, whatever the model's server hands out."""
+        known = {e.call.call_id for e in self.parts.chat.entries if isinstance(e, ToolEntry)}
+        if call.call_id and call.call_id not in known:
+            return call
+        return ToolCall(self.parts.chat.new_id("call"), call.name, call.arguments)
+
+    async def _run_tool(self, entry: ToolEntry, scope: Scope) -> None:
+        try:
+            result = await run_tool(
+                self.parts.tools, entry.call, scope, context=self._context, executor=self.parts.executor
+            )
+            entry.fill(result.output, result.images)
+            self.owner.emit(ToolEnded(self.response_id, entry.call, result.output, result.error))
+            if self.scope.cancelled:
+                self.owner.late_result(entry.call.call_id)
+        finally:
+            _stand_in(entry)
+            scope.close()
+
+
+def _stand_in(entry: ToolEntry) -> None:
+    if entry.output is None:
+        entry.fill(CANCELLED_OUTPUT)
+
+
+def _sum(a: Usage, b: Usage) -> Usage:
+    return Usage(
+        a.prompt_tokens + b.prompt_tokens,
+        a.completion_tokens + b.completion_tokens,
+        a.cached_tokens + b.cached_tokens,
+    )

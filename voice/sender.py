@@ -1,0 +1,51 @@
+"""Sender: how audio goes to a client that can only flush: at most ``ahead_s`` before its ear."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from voice.errors import VoiceError
+
+if TYPE_CHECKING:
+    from voice.session import Session
+
+log = logging.getLogger("voice")
+
+_CHUNK_S = 0.04
+
+
+async def send_audio(session: Session) -> None:
+    """Send what the playout gives until the session ends. One task per session.
+
+    A client that takes nothing for ``Limits.send_stall_s``, or that is gone, ends the session.
+    """
+    playout, transport = session.playout, session.transport
+    capabilities = playout.capabilities
+    loop = asyncio.get_running_loop()
+    chunk = int(_CHUNK_S * playout.rate_hz)
+    while session.ended is None:
+        playout.wake.clear()
+        track = playout.track
+        sent_s = 0.0 if track is None else track.taken / playout.rate_hz
+        limit_s = max(capabilities.ahead_s, capabilities.burst_s if sent_s < capabilities.burst_s else 0.0)
+        early_s = playout.ahead_s(loop.time()) + _CHUNK_S - limit_s
+        pcm = playout.read(chunk) if track is not None and early_s <= 1e-6 else None
+        if pcm is not None and pcm.size and track is not None:
+            try:
+                async with asyncio.timeout(session.agent.limits.send_stall_s):
+                    await transport.send_audio(pcm, track.response_id)
+            except TimeoutError:
+                log.warning("%s: the client takes no audio; closing it", session.session_id)
+                session.hang_up("slow_client")
+            except (OSError, VoiceError) as error:
+                log.info("%s: the client is gone: %s", session.session_id, error)
+                session.hang_up("disconnected")
+            continue
+        wait_s = early_s if pcm is None and track is not None and early_s > 0 else None
+        try:
+            async with asyncio.timeout(wait_s):
+                await playout.wake.wait()
+        except TimeoutError:
+            pass

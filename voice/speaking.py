@@ -1,0 +1,190 @@
+"""Speaker: from an answer's written text to its track: split, synthesise, bring to the playout's rate."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+
+import numpy as np
+
+from voice.answer_parts import AnswerTimes, Parts
+from voice.audio import PcmAssembler, Resampler, trim_leading_silence
+from voice.buffers import StageBuffer
+from voice.errors import DeadlineExceeded, EngineFailed, Overloaded, ScopeCancelled, VoiceError
+from voice.interfaces import Pcm16, Speech
+from voice.playout import Mark, Track, voiced_samples
+from voice.scope import Scope
+from voice.spoken import Segment, SpeechText
+
+log = logging.getLogger("voice")
+
+_LONGEST_SEGMENT = 300
+"""Characters of one synthesis call at most, where the voice itself would take more."""
+
+
+class Speaker:
+    """Speaks one answer. Text goes in with :meth:`feed`; :meth:`run` is the task that fills the track.
+
+    Attributes:
+        step: Which round of the model the text now fed belongs to.
+        steps: The round of each of the track's marks.
+        said_count: Segments with something for the ear, so far.
+        busy: Words are with the synthesiser or wait for it.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        scope: Scope,
+        track: Track,
+        times: AnswerTimes,
+        on_problem: Callable[[VoiceError], None],
+    ) -> None:
+        self.parts, self.scope, self.track, self.times = parts, scope, track, times
+        self.step = 0
+        self.steps: list[int] = []
+        self.said_count = 0
+        self._on_problem = on_problem
+        self._text = self._fresh()
+        self._queue: StageBuffer[tuple[Segment, int]] = StageBuffer(
+            parts.limits.text_chars, size=lambda item: float(max(1, len(item[0].written))), scope=scope
+        )
+        self._ahead: list[Segment] = []  # released while it could not be waited: goes first
+        self._audible = False
+        self._speaking = False
+
+    def _fresh(self) -> SpeechText:
+        longest = min(_LONGEST_SEGMENT, self.parts.stages.synthesiser.max_chars)
+        return SpeechText(self.parts.language or "en", max_chars=longest)
+
+    @property
+    def busy(self) -> bool:
+        return self._speaking or self._queue.stats.items > 0 or bool(self._ahead)
+
+    @property
+    def said_something(self) -> bool:
+        return self.said_count > 0
+
+    # ------------------------------------------------------------ text in
+
+    async def feed(self, text: str) -> None:
+        """More of the answer; waits while the synthesiser is behind."""
+        await self._put(self._text.feed(text))
+
+    async def flush(self) -> None:
+        """The text so far is whole: nothing more belongs to its last sentence."""
+        segments, self._text = self._text.finish(), self._fresh()
+        await self._put(segments)
+
+    def release(self) -> None:
+        """The model is quiet: speak what is in hand, unless there is enough to say already. Never waits."""
+        if not self.busy:
+            self._enqueue(self._text.release())
+
+    def say_now(self, text: str) -> None:
+        """Put a phrase of our own before what comes."""
+        text_of = self._fresh()
+        self._enqueue([*text_of.feed(text), *text_of.finish()])
+
+    def end(self) -> None:
+        """No more text."""
+        self._queue.close()
+
+    def _enqueue(self, segments: list[Segment]) -> None:
+        self.said_count += sum(bool(s.spoken) for s in segments)
+        self._ahead += segments
+        while self._ahead:
+            try:
+                self._queue.put_nowait((self._ahead[0], self.step))
+            except Overloaded:
+                return  # the next put takes it along
+            self._ahead.pop(0)
+
+    async def _put(self, segments: list[Segment]) -> None:
+        self.said_count += sum(bool(s.spoken) for s in segments)
+        self._ahead += segments
+        while self._ahead:
+            await self._queue.put((self._ahead[0], self.step))
+            self._ahead.pop(0)
+
+    # ------------------------------------------------------------ audio out
+
+    async def run(self) -> None:
+        """Synthesise what is fed, in order, until :meth:`end`; then the track is finished."""
+        try:
+            async for segment, step in self._queue:
+                mark = self.track.begin(segment)
+                self.steps.append(step)
+                if segment.spoken:
+                    self._speaking = True
+                    await self._speak(segment, mark)
+                    self._speaking = False
+        finally:
+            self.track.finish()
+
+    async def _speak(self, segment: Segment, mark: Mark) -> None:
+        """One segment, tried twice if nothing of it was made."""
+        for last in (False, True):
+            try:
+                await self._synthesise(segment, mark)
+                return
+            except ScopeCancelled:
+                raise
+            except VoiceError as error:
+                if mark.end > mark.start or last:
+                    self._on_problem(error)
+                    return
+                log.warning("the synthesiser failed, trying once more: %s", error)
+
+    async def _synthesise(self, segment: Segment, mark: Mark) -> None:
+        synthesiser, loop = self.parts.stages.synthesiser, asyncio.get_running_loop()
+        limit_s = self.parts.speech.synthesis_s
+        scope = self.scope.child("stage")
+        if self.times.synthesis_called is None:
+            self.times.synthesis_called = loop.time()
+        assembler = PcmAssembler()
+        resampler = Resampler(synthesiser.sample_rate, self.parts.rate_hz)
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                speech_of = synthesiser.synthesise(segment.spoken, scope, voice=self.parts.voice)
+                async with aclosing(speech_of) as pieces:  # type: ignore[type-var]
+                    async for piece in pieces:
+                        limit.reschedule(None)
+                        if piece.words:
+                            mark.words = (*mark.words, *piece.words)
+                        await self._deliver(resampler.process(_samples(piece, assembler)), mark)
+                        limit.reschedule(loop.time() + limit_s)
+                limit.reschedule(None)
+                await self._deliver(resampler.flush(), mark)
+        except TimeoutError:
+            raise DeadlineExceeded(f"{synthesiser.name} made no audio for {limit_s:.0f} s") from None
+        except (VoiceError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            log.warning("the synthesiser %s failed", synthesiser.name, exc_info=error)
+            raise EngineFailed(f"{synthesiser.name} failed: {type(error).__name__}: {error}"[:300]) from error
+        finally:
+            scope.close()
+
+    async def _deliver(self, pcm: Pcm16, mark: Mark) -> None:
+        rate_hz = self.parts.rate_hz
+        if not self._audible and pcm.size:  # the answer begins with a sound, not with the voice's silence
+            pcm = trim_leading_silence(pcm, rate_hz)
+            self._audible = pcm.size > 0
+        if pcm.size == 0:
+            return
+        if self.times.first_audio is None:
+            self.times.first_audio = asyncio.get_running_loop().time()
+        await self.track.put(pcm, mark, voiced_samples(pcm, rate_hz))
+
+
+def _samples(piece: Speech, assembler: PcmAssembler) -> Pcm16:
+    if isinstance(piece.pcm, bytes | bytearray | memoryview):
+        return assembler.push(piece.pcm)
+    if piece.pcm.dtype != np.int16 or piece.pcm.ndim != 1:
+        raise EngineFailed(
+            f"the synthesiser gave {piece.pcm.dtype} audio of shape {piece.pcm.shape}; mono int16 is expected"
+        )
+    return piece.pcm

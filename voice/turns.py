@@ -1,0 +1,431 @@
+"""TurnTaker: whose turn it is. A sans-I/O state machine: what happened goes in, what to do comes out.
+
+It reads no clock: every input carries the loop time. The session carries out the decisions in order and calls
+:meth:`TurnTaker.feed` with a :class:`Tick` at :attr:`TurnTaker.wake_at`.
+
+A turn is a stretch of user speech up to an answer; each resumption after a pause raises its revision. Results
+that come back (:class:`Heard`) name their turn and revision and are ignored when those have passed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Literal
+
+from voice.endpointing import Endpointing, SilenceEndpointing
+from voice.interruption import Interruption, LengthOrWords, Verdict
+from voice.options import TurnOptions
+from voice.scope import Reason
+from voice.turn_events import (
+    Audible,
+    Cleared,
+    CloseEmpty,
+    Commit,
+    Committed,
+    CutInput,
+    Decision,
+    Finished,
+    GoneIdle,
+    Guess,
+    Heard,
+    Hold,
+    Interrupt,
+    OpenTurn,
+    Recognise,
+    Release,
+    Reopen,
+    Respond,
+    SpeechBegan,
+    SpeechPaused,
+    Spoke,
+    Stopped,
+    Tick,
+    TurnInput,
+    Typed,
+)
+
+
+class State(Enum):
+    """Where the conversation is."""
+
+    LISTENING = "listening"  # nobody speaks and nothing is owed
+    USER_SPEAKING = "user_speaking"
+    MAYBE_DONE = "maybe_done"  # the user paused; recognition and the guess run
+    THINKING = "thinking"  # the turn is certain; the answer is not yet audible
+    SPEAKING = "speaking"  # the ear hears the answer
+    HELD = "held"  # the user made a sound over the answer, which is silenced until it is clear what it was
+
+
+@dataclass(slots=True)
+class _Open:
+    """The user turn in progress. ``announced`` is false while it is only a sound over the agent's voice."""
+
+    turn: int
+    start: float
+    revision: int = 0
+    end: float | None = None  # set while paused
+    text: str | None = None  # of the current revision
+    announced: bool = True
+    forced: bool = False  # certain as soon as its words are known
+
+
+class TurnTaker:
+    """See the module's docstring.
+
+    Args:
+        options: Times and thresholds; may be replaced by :meth:`configure` during a call.
+        playout: The transport's kind: decides how long a sound over the agent's voice may stay undecided.
+
+    Attributes:
+        state: Where the conversation is.
+        wake_at: When to feed the next :class:`Tick` (loop time); ``None``: nothing to wait for.
+    """
+
+    def __init__(
+        self,
+        options: TurnOptions,
+        playout: Literal["can_pause", "flush_only"] = "can_pause",
+        endpointing: Endpointing | None = None,
+        interruption: Interruption | None = None,
+    ) -> None:
+        self.options = options
+        self.playout = playout
+        self.endpointing = endpointing or SilenceEndpointing()
+        self.interruption = interruption or LengthOrWords()
+        self.state = State.LISTENING
+        self.wake_at: float | None = None
+        self._turns = 0
+        self._open: _Open | None = None
+        self._owes_answer = False  # an answer was cut unheard: the next one covers its question
+        self._answering = False  # the live answer is to the user, not something the owner made the agent say
+        self._hold_until: float | None = None
+        self._idle_at: float | None = None
+
+    @property
+    def turn(self) -> int:
+        """Number of the newest turn, from 1; 0 before the first."""
+        return self._turns
+
+    @property
+    def response_live(self) -> bool:
+        """Whether an answer is being made or heard."""
+        return self.state in (State.THINKING, State.SPEAKING, State.HELD)
+
+    def configure(self, options: TurnOptions) -> None:
+        """Use other times and thresholds from now on."""
+        self.options = replace(options)
+
+    def feed(self, event: TurnInput) -> list[Decision]:
+        """What to do about ``event``, in order."""
+        before = self.state
+        match event:
+            case SpeechBegan():
+                decisions = self._speech_began(event) if self._automatic else []
+            case SpeechPaused():
+                decisions = self._speech_paused(event) if self._automatic else []
+            case Heard():
+                decisions = self._heard(event)
+            case Tick():
+                decisions = self._tick(event)
+            case Audible():
+                decisions = self._audible()
+            case Finished():
+                decisions = self._finished(event.now)
+            case Typed():
+                decisions = self._typed(event)
+            case Committed():
+                decisions = self._committed(event.now)
+            case Cleared():
+                decisions = self._cleared()
+            case Stopped():
+                decisions = self._stopped(event.now)
+            case Spoke():
+                decisions = self._spoke()
+        if self.state is not State.LISTENING:
+            self._idle_at = None
+        elif before is not State.LISTENING or isinstance(event, Typed):
+            self.listen(event.now)
+        self._plan(event.now)
+        return decisions
+
+    def listen(self, now: float) -> None:
+        """Start waiting for the user; called once when the session starts, by itself after that."""
+        self._idle_at = None if self.options.idle_s is None else now + self.options.idle_s
+        self._plan(now)
+
+    @property
+    def _automatic(self) -> bool:
+        return self.options.mode == "automatic"
+
+    # ------------------------------------------------------------ speech edges
+
+    def _speech_began(self, event: SpeechBegan) -> list[Decision]:
+        turn = self._open
+        if self.state is State.LISTENING:
+            self.state = State.USER_SPEAKING
+            return [self._new_turn(event.start)]
+        if self.state is State.MAYBE_DONE and turn is not None and not turn.forced:
+            self.state = State.USER_SPEAKING
+            turn.revision += 1
+            turn.end = turn.text = None
+            return [Reopen(turn.turn, turn.revision)]
+        if self.state is State.THINKING:
+            self.state = State.USER_SPEAKING
+            self._owes_answer = self._owes_answer or self._answering
+            return [Interrupt(Reason.RESUMED), self._new_turn(event.start)]
+        if self.state in (State.SPEAKING, State.HELD):
+            return self._sound_over_answer(event)
+        return []
+
+    def _sound_over_answer(self, event: SpeechBegan) -> list[Decision]:
+        if self._open is None:
+            self._turns += 1
+            self._open = _Open(self._turns, event.start, announced=False)
+        elif self._open.end is not None:  # a second sound before the first was judged: one longer sound
+            self._open.end = self._open.text = None
+            self._open.revision += 1
+        held = self.state is State.HELD
+        self.state = State.HELD
+        self._hold_until = event.now + self.options.hold_s if self.playout == "flush_only" else None
+        if self.playout == "flush_only" and self.options.hold_s == 0:
+            return self._barge_in(event.now)
+        return [] if held else [Hold()]
+
+    def _speech_paused(self, event: SpeechPaused) -> list[Decision]:
+        turn = self._open
+        if turn is None or turn.end is not None:
+            return []
+        turn.end = event.end
+        if self.state is State.USER_SPEAKING:
+            self.state = State.MAYBE_DONE
+            return [Recognise(turn.turn, turn.revision)]
+        if self.state in (State.SPEAKING, State.HELD):
+            voiced_s = event.end - turn.start
+            verdict = self.interruption.after(voiced_s, None, self.options)
+            decisions: list[Decision] = []
+            if verdict is Verdict.INTERRUPT:
+                decisions = self._barge_in(event.now)
+            return [*decisions, Recognise(turn.turn, turn.revision, probe=not turn.announced)]
+        return []
+
+    def _barge_in(self, now: float) -> list[Decision]:
+        """The sound over the answer is an interruption: its turn becomes a real one."""
+        turn = self._open
+        assert turn is not None
+        turn.announced = True
+        self._hold_until = None
+        self.state = State.USER_SPEAKING if turn.end is None else State.MAYBE_DONE
+        return [Interrupt(Reason.BARGE_IN), OpenTurn(turn.turn, turn.revision)]
+
+    def _new_turn(self, start: float) -> OpenTurn:
+        self._turns += 1
+        self._open = _Open(self._turns, start)
+        return OpenTurn(self._turns)
+
+    # ------------------------------------------------------------ words
+
+    def _heard(self, event: Heard) -> list[Decision]:
+        turn = self._open
+        if turn is None or (turn.turn, turn.revision) != (event.turn, event.revision) or turn.end is None:
+            return []
+        turn.text = event.text.strip()
+        if self.state is State.MAYBE_DONE:
+            decisions = self._settle(event.now)
+            if not decisions and turn.text and self.options.speculate:
+                return [Guess(turn.turn, turn.revision, turn.text)]
+            return decisions
+        if self.state in (State.SPEAKING, State.HELD):
+            verdict = self.interruption.after(turn.end - turn.start, turn.text, self.options)
+            if verdict is Verdict.INTERRUPT:
+                decisions = self._barge_in(event.now)
+                settled = self._settle(event.now)
+                if not settled and turn.text and self.options.speculate:
+                    settled = [Guess(turn.turn, turn.revision, turn.text)]
+                return decisions + settled
+            return self._false_alarm()
+        return []
+
+    def _false_alarm(self) -> list[Decision]:
+        turn, self._open = self._open, None
+        held = self.state is State.HELD
+        self.state = State.SPEAKING
+        self._hold_until = None
+        drop: list[Decision] = [CloseEmpty(turn.turn, announced=False)] if turn is not None else []
+        return [*drop, Release()] if held else drop
+
+    def _settle(self, now: float) -> list[Decision]:
+        """Commit or close a paused turn whose words are known, when its time has come."""
+        turn = self._open
+        if turn is None or turn.text is None or turn.end is None or now < self._due(turn):
+            return []
+        self._open = None
+        if not turn.text:
+            return self._closed_empty(turn)
+        self._owes_answer = False
+        self._answering = True
+        self.state = State.THINKING
+        return [Commit(turn.turn, turn.revision, turn.text)]
+
+    def _due(self, turn: _Open) -> float:
+        assert turn.end is not None
+        if turn.forced:
+            return turn.end
+        if not turn.text:
+            return turn.end + self.options.min_delay_s
+        delay_s = self.endpointing.delay_s(turn.text, self.options)
+        return turn.end + min(max(delay_s, self.options.min_delay_s), self.options.max_delay_s)
+
+    # ------------------------------------------------------------ time
+
+    def _tick(self, event: Tick) -> list[Decision]:
+        now, turn = event.now, self._open
+        if self.state is State.MAYBE_DONE:
+            return self._settle(now)
+        if self.state is State.USER_SPEAKING and turn is not None:
+            if self._automatic and now >= turn.start + self.options.max_turn_s:
+                turn.end, turn.forced = now, True
+                self.state = State.MAYBE_DONE
+                return [CutInput(turn.turn), Recognise(turn.turn, turn.revision)]
+        elif self.state in (State.SPEAKING, State.HELD) and turn is not None:
+            return self._judge_sound(now, turn, event.voiced_until)
+        elif self.state is State.LISTENING and self._idle_at is not None and now >= self._idle_at:
+            self._idle_at = None
+            return [GoneIdle()]
+        return []
+
+    def _judge_sound(self, now: float, turn: _Open, voiced_until: float | None) -> list[Decision]:
+        if turn.end is None:
+            voiced_s = (now if voiced_until is None else voiced_until) - turn.start
+            if self.interruption.over(voiced_s, self.options) is Verdict.INTERRUPT:
+                return self._barge_in(now)
+            if self._hold_until is not None and now >= self._hold_until:
+                self._hold_until = None
+                if voiced_until is None or now - voiced_until < _VOICE_ON_S:
+                    return self._barge_in(now)
+                self.state = State.SPEAKING  # too short to hold for; its words may still interrupt
+                return [Release()]
+            return []
+        if self._hold_until is not None and now >= self._hold_until:
+            self._hold_until = None
+            self.state = State.SPEAKING
+            return [Release()]
+        if now >= turn.end + self.options.decide_s:
+            return self._false_alarm()
+        return []
+
+    def _plan(self, now: float) -> None:
+        """When to look again."""
+        turn, options = self._open, self.options
+        wake: float | None = None
+        if self.state is State.LISTENING:
+            wake = self._idle_at
+        elif self.state is State.USER_SPEAKING and turn is not None and self._automatic:
+            wake = turn.start + options.max_turn_s
+        elif self.state is State.MAYBE_DONE and turn is not None and turn.text is not None:
+            wake = self._due(turn)
+        elif self.state in (State.SPEAKING, State.HELD) and turn is not None:
+            if turn.end is None:
+                wake = max(now + _LOOK_AGAIN_S, turn.start + options.interrupt_after_s)
+            else:
+                wake = turn.end + options.decide_s
+            if self._hold_until is not None:
+                wake = min(wake, self._hold_until)
+        self.wake_at = wake
+
+    # ------------------------------------------------------------ the answer
+
+    def _audible(self) -> list[Decision]:
+        if self.state is State.THINKING:
+            self.state = State.SPEAKING
+        return []
+
+    def _finished(self, now: float) -> list[Decision]:
+        if not self.response_live:
+            return []
+        turn = self._open
+        self.state = State.LISTENING
+        self._hold_until = None
+        if turn is None:
+            return []
+        turn.announced = True  # the sound outlived the answer: it is a turn of its own
+        opened: list[Decision] = [OpenTurn(turn.turn, turn.revision)]
+        if turn.end is None:
+            self.state = State.USER_SPEAKING
+            return opened
+        self.state = State.MAYBE_DONE
+        return opened + self._settle(now)
+
+    # ------------------------------------------------------------ the owner
+
+    def _typed(self, event: Typed) -> list[Decision]:
+        turn = self._open
+        if turn is not None and turn.announced:
+            self._owes_answer = self._owes_answer or event.answer
+            if self.state is State.MAYBE_DONE:  # the guess does not know what was typed
+                turn.revision += 1
+                redo = Recognise(turn.turn, turn.revision) if turn.text is None else None
+                again = Guess(turn.turn, turn.revision, turn.text) if turn.text else None
+                drop: list[Decision] = [Reopen(turn.turn, turn.revision, speech=False)]
+                return drop + [d for d in (redo, again if self.options.speculate else None) if d is not None]
+            return []
+        if not event.answer:
+            return []
+        if turn is not None:  # a sound over the answer: it becomes a turn and gets the answer with it
+            self._owes_answer = True
+            return self._barge_in(event.now)
+        cut: list[Decision] = [Interrupt(Reason.CLIENT)] if self.response_live else []
+        self.state = State.THINKING
+        self._answering = True
+        return [*cut, Respond()]
+
+    def _committed(self, now: float) -> list[Decision]:
+        decisions: list[Decision] = []
+        if self.response_live:
+            decisions += self._stopped(now)
+        if self._open is None:
+            decisions.append(self._new_turn(now))
+        turn = self._open
+        assert turn is not None
+        turn.forced = True
+        if turn.end is None:
+            turn.end = now
+            decisions.append(Recognise(turn.turn, turn.revision))
+        self.state = State.MAYBE_DONE
+        return decisions + self._settle(now)
+
+    def _cleared(self) -> list[Decision]:
+        turn = self._open
+        if turn is None or not turn.announced:
+            return []
+        self._open = None
+        return self._closed_empty(turn)
+
+    def _stopped(self, now: float) -> list[Decision]:
+        if not self.response_live:
+            return []
+        if self._open is not None:
+            return self._barge_in(now)
+        self.state = State.LISTENING
+        return [Interrupt(Reason.CLIENT)]
+
+    def _spoke(self) -> list[Decision]:
+        if self.state is State.LISTENING:
+            self.state = State.THINKING
+            self._answering = False
+        return []
+
+    def _closed_empty(self, turn: _Open) -> list[Decision]:
+        self.state = State.LISTENING
+        decisions: list[Decision] = [CloseEmpty(turn.turn, announced=True)]
+        if self._owes_answer:
+            self._owes_answer = False
+            self.state = State.THINKING
+            self._answering = True
+            decisions.append(Respond())
+        return decisions
+
+
+_VOICE_ON_S = 0.1
+"""The voice is still on when its newest speech window is no older than this (three detector windows)."""
+_LOOK_AGAIN_S = 0.02
