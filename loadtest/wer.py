@@ -20,8 +20,7 @@ from pathlib import Path
 _UNITS = {
     "zero": 0, "oh": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7,
     "eight": 8, "nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13, "fourteen": 14,
-    "fifteen": 15,
-    "sixteen": 16, "seventeen": 17, "eighteen": 18, "nineteen": 19,
+    "fifteen": 15, "sixteen": 16, "seventeen": 17, "eighteen": 18, "nineteen": 19,
 }
 _TENS = {
     "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80,
@@ -74,6 +73,7 @@ def normalise(text: str) -> list[str]:
     text = unicodedata.normalize("NFKC", text).lower().replace("’", "'").replace("‘", "'")
     text = re.sub(r"[<\[(][^>\])]*[>\])]", " ", text)
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+    text = re.sub(r"(?<=\d)-(?=\d)", "", text)
     text = re.sub(r"(\d+)(?:st|nd|rd|th)\b", r"\1", text)
     for pattern, replacement in _WHOLE + _ENDINGS:
         text = re.sub(pattern, replacement, text)
@@ -134,7 +134,8 @@ def _small(word: str) -> bool:
 
 
 def _join_digits(words: Iterable[str]) -> list[str]:
-    """Digits that were read one by one become one number: "5 5 5" and "555" are the same words."""
+    """Digits that were read one by one become one number: "5 5 5" and "555" are the same words (and so, by
+    mistake, are "one two" and "twelve")."""
     out: list[str] = []
     single = False
     for word in words:

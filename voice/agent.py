@@ -202,11 +202,13 @@ def load_agent(spec: str) -> Agent:
             raise BadRequest(f'"{name}" in {file} must take no arguments and return an Agent')
         made = _guarded(path, found)
         if not isinstance(made, Agent):
-            raise BadRequest(f'"{name}" in {file} returned a {type(made).__name__}; expected an Agent')
+            raise BadRequest(
+                f'"{name}" in {file} returned something of type {type(made).__name__}; expected an Agent'
+            )
         return made
     if not isinstance(found, Agent):
         hint = f"; make one with Agent(..., model={name})" if inspect.isasyncgenfunction(found) else ""
-        kind = "an async function" if inspect.isroutine(found) else f"a {type(found).__name__}"
+        kind = "an async function" if inspect.isroutine(found) else f"of type {type(found).__name__}"
         raise BadRequest(
             f'"{name}" in {file} is {kind}; expected an Agent, or a function that returns one{hint}'
         )

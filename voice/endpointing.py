@@ -6,10 +6,13 @@ from typing import Protocol
 
 from voice.options import TurnOptions
 
-_OPEN_ENDINGS = frozenset(
-    "and or but so because if when while the a an my your our his her their its to of for with from in on at by"
-    " about um uh er hmm like is are was were i'm it's that which who".split()
-)
+# fmt: off
+_OPEN_ENDINGS = frozenset({
+    "and", "or", "but", "so", "because", "if", "when", "while", "the", "a", "an", "my", "your", "our",
+    "his", "her", "their", "its", "to", "of", "for", "with", "from", "in", "on", "at", "by", "about",
+    "um", "uh", "er", "hmm", "like", "is", "are", "was", "were", "i'm", "it's", "that", "which", "who",
+})
+# fmt: on
 
 
 class Endpointing(Protocol):

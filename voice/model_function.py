@@ -105,7 +105,7 @@ class CallableModel:
                         yield piece
                     case _:
                         raise EngineFailed(
-                            f'the model function "{self.name}" yielded a {type(piece).__name__}; '
+                            f'the model function "{self.name}" yielded something of type {type(piece).__name__}; '
                             "it must yield str (or the model events of voice.interfaces)",
                             retryable=False,
                         )
@@ -120,7 +120,7 @@ class CallableModel:
                 if inspect.iscoroutine(stream):
                     stream.close()
                 raise EngineFailed(
-                    f'the model function "{self.name}" returned a {type(stream).__name__}; '
+                    f'the model function "{self.name}" returned something of type {type(stream).__name__}; '
                     f"expected {_EXPECTED}",
                     retryable=False,
                 )
@@ -149,7 +149,7 @@ def _check_model_function(function: object) -> None:
     if isinstance(function, type):
         raise refuse(f"the class {function.__name__}, not an object of it")
     if not callable(function):
-        raise refuse(f"a {type(function).__name__}")
+        raise refuse(f"of type {type(function).__name__}")
     body = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
     name = getattr(function, "__name__", type(function).__name__)
     if inspect.isgeneratorfunction(body):

@@ -51,6 +51,7 @@ class Response:
     Attributes:
         track: Its audio.
         generated: What was written so far, for display.
+        started: It is being made.
         opened: The gate is open.
         spoiled: Behind the gate, something failed; a new answer is needed.
         failed: Why it failed, in one sentence; ``None``: it didn't.
@@ -73,6 +74,7 @@ class Response:
         self.item_id = parts.chat.new_id()
         self.track = Track(response_id, scope, parts.rate_hz, parts.limits.playout_s)
         self.generated = ""
+        self.started = False
         self.opened = False
         self.spoiled = False
         self.failed: str | None = None
@@ -96,6 +98,7 @@ class Response:
 
     def start(self) -> None:
         """Begin to make the answer."""
+        self.started = True
         self.scope.run(self._make(), f"answer {self.response_id}")
         self.scope.run(self._speaker.run(), f"voice {self.response_id}")
 

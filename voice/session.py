@@ -7,67 +7,36 @@ Read top to bottom it is the life of a turn: audio comes in (:meth:`Session.hear
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from voice import turn_events as turns
 from voice.agent import Agent
 from voice.answer_parts import Parts
+from voice.answering import Answering
 from voice.audio import AudioFormat
 from voice.chat import Chat
-from voice.errors import BadRequest, EngineFailed, Overloaded, VoiceError
-from voice.events import (
-    AudioStarted,
-    AudioStopped,
-    Idle,
-    Problem,
-    ResponseEnded,
-    SessionEnded,
-    SessionEvent,
-    SpeechStarted,
-    SpeechStopped,
-    TurnTimes,
-    UserSaid,
-)
+from voice.errors import BadRequest, VoiceError
+from voice.events import Idle, Problem, SessionEnded, SessionEvent, SpeechStarted, SpeechStopped, UserSaid
 from voice.executor import Executor, ThreadExecutor
 from voice.hearing import Ear
-from voice.interfaces import ASR_RATE_HZ, ImagePart, Pcm16, Transcript, Transport
+from voice.interfaces import ASR_RATE_HZ, ImagePart, Pcm16, Transport
 from voice.options import TurnOptions
-from voice.playout import Playout, Track
+from voice.outbox import Outbox
+from voice.playout import Playout
+from voice.recognition import transcribe
 from voice.response import Response
-from voice.scope import Identity, Priority, Reason, Scope
+from voice.scope import Identity, Reason, Scope
 from voice.sender import send_audio
 from voice.turns import State, TurnTaker
-
-log = logging.getLogger("voice")
+from voice.user_turn import UserTurn
 
 _TAIL = int(0.2 * ASR_RATE_HZ)
 """Silence that a recogniser gets after the last word."""
 _SETTLE_S = 20.0
 """Speech recognised at a pause and longer than this is not recognised again when the turn goes on."""
-_MOST_SAYS = 16
-_KEPT_RESPONSES = 4
-"""Answers whose heard text a client may still correct."""
-
-
-@dataclass(slots=True)
-class _Turn:
-    """A user turn on its way: its audio, its words, the guess that was built on them."""
-
-    number: int
-    item_id: str
-    scope: Scope
-    revision: int = 0
-    settled: str = ""  # words of stretches that are not recognised again
-    text: str = ""  # of the current revision, settled words included
-    speech_end: float | None = None
-    committed_at: float | None = None
-    asr_s: float | None = None
-    work: Scope | None = None  # recognition and guess of the current revision
-    guess: Response | None = None
 
 
 @dataclass(slots=True)
@@ -81,14 +50,6 @@ class Counters:
     barge_ins: int = 0
     false_alarms: int = 0
     empty_turns: int = 0
-
-
-@dataclass(slots=True)
-class _Outbox:
-    """Events the owner has not taken yet."""
-
-    events: deque[SessionEvent] = field(default_factory=deque)  # bounded by Limits.events
-    news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Session:
@@ -108,7 +69,6 @@ class Session:
 
     Attributes:
         chat: The history, as it was heard.
-        playout: The agent's voice.
         counters: What happened so far.
     """
 
@@ -129,24 +89,18 @@ class Session:
         self.ended: str | None = None
         self.options = agent.turns
         self._format = audio_format or AudioFormat()
-        self._on_event = on_event
-        self._outbox: _Outbox | None = None
+        self._outbox = Outbox(agent.limits.events, on_event, lambda: self._end("events_overflow"))
         self._process, self._executor = scope, executor
         self._own_executor: ThreadExecutor | None = None
         self._started = False
         self._heard_until = 0  # audio before this index belongs to earlier turns
         self._audio_from: int | None = None
         self._audio_to = 0
-        self._turn: _Turn | None = None
-        self._response: Response | None = None
-        self._answered: _Turn | None = None  # the turn that the live response answers
-        self._past: deque[Response] = deque(maxlen=_KEPT_RESPONSES)
-        self._says: deque[Response] = deque(maxlen=_MOST_SAYS)
+        self._turn: UserTurn | None = None
         self._unshown: set[str] = set()  # calls whose result came after their answer was cut
         self._inbox: deque[turns.TurnInput] = deque()  # filled only while one is being carried out
         self._feeding = False
         self._wake: asyncio.TimerHandle | None = None
-        self._responses = 0
 
     # ------------------------------------------------------------ life
 
@@ -173,12 +127,11 @@ class Session:
         self.scope.on_cancel(lambda reason: self._end(str(reason)))
         self.tool_scope = self.scope.child("tool")
         self.chat = Chat(agent.instructions, limits)
-        self.playout = Playout(capabilities, self._audible, self._drained)
         self.ear = Ear(agent.stages.detector, self.options, limits, self._format, self._began, self._paused)
         self.taker = TurnTaker(self.options, capabilities.playout)
         if self._executor is None:
             self._own_executor = self._executor = ThreadExecutor(f"tools-{self.session_id}", threads=4)
-        self._parts = Parts(
+        parts = Parts(
             agent.stages,
             self.chat,
             agent.tool_table(),
@@ -190,6 +143,8 @@ class Session:
             agent.voice,
             agent.language,
         )
+        name = self.session_id[-6:]
+        self._answering = Answering(parts, self, self, self.transport, self.ear, self._feed, name)
         if capabilities.playout == "flush_only":
             self.scope.run(send_audio(self), f"sender {self.session_id}")
         self.taker.listen(self._now())
@@ -215,16 +170,13 @@ class Session:
             return
         if self._wake is not None:
             self._wake.cancel()
-        self._cut(Reason.CLOSED)
+        self._answering.close()
         self.scope.cancel(Reason.CLOSED)
-        for said in self._says:
-            said.scope.cancel(Reason.CLOSED)
-        self._says.clear()
         self.ear.close()
         if self._own_executor is not None:
             self._own_executor.close()
         counters = {name: getattr(self.counters, name) for name in Counters.__slots__}
-        self._tell(SessionEnded(reason, counters))
+        self._outbox.put(SessionEnded(reason, counters))
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -315,14 +267,7 @@ class Session:
             BadRequest: No such answer, or it is too long ago.
         """
         self._check_live()
-        live = self._response
-        if live is not None and item_id in (live.item_id, live.response_id):
-            self.interrupt()
-        for response in self._past:
-            if item_id in (response.item_id, response.response_id):
-                response.conclude(max(0, int(heard_s * self.playout.rate_hz)))
-                return
-        raise BadRequest(f"there is no answer {item_id} that could be cut")
+        self._answering.truncate(item_id, heard_s)
 
     def say(self, text: str) -> Response:
         """Have the agent say something: now if nobody speaks, else when the floor is free.
@@ -337,10 +282,8 @@ class Session:
         self._check_live()
         if not text.strip():
             raise BadRequest("there is nothing to say")
-        if len(self._says) >= _MOST_SAYS:
-            raise Overloaded(f"{_MOST_SAYS} things are waiting to be said already")
-        response = self._new_response(self.scope, text=text)
-        self._says.append(response)
+        response = self._answering.new(self.scope, text=text)
+        self._answering.queue(response)
         if not self._feeding:
             self._after()
         return response
@@ -393,9 +336,9 @@ class Session:
     def _after(self) -> None:
         """When the floor is free: what waits to be said, then results that came too late for their answer."""
         if self.taker.state is State.LISTENING:
-            if self._says:
+            if self._answering.waiting:
                 self._feed(turns.Spoke(self._now()))
-                self._answer(self._says.popleft(), None)
+                self._begin(self._answering.next_said(), None)
                 return
             if self._unshown:
                 self._unshown.clear()
@@ -432,7 +375,7 @@ class Session:
                 self.playout.release()
             case turns.Interrupt():
                 self.counters.barge_ins += decision.reason is Reason.BARGE_IN
-                self._cut(decision.reason)
+                self._answering.cut(decision.reason)
             case turns.CutInput():
                 self._audio_to = self.ear.log.end
                 self.ear.cut()
@@ -446,53 +389,42 @@ class Session:
         turn.revision = decision.revision
         self.emit(SpeechStarted(turn.item_id, (self._audio_from or 0) / ASR_RATE_HZ))
 
-    def _turn_of(self, number: int) -> _Turn:
+    def _turn_of(self, number: int) -> UserTurn:
         """The turn in progress; made when a sound is first looked at, announced or not."""
         if self._turn is None or self._turn.number != number:
             identity = Identity(self.session_id, number, 0)
-            self._turn = _Turn(number, self.chat.new_id(), self.scope.child("turn", identity=identity))
+            self._turn = UserTurn(number, self.chat.new_id(), self.scope.child("turn", identity=identity))
         return self._turn
 
     def _reopen(self, decision: turns.Reopen) -> None:
         turn = self._turn_of(decision.turn)
-        self._drop_guess(turn, Reason.RESUMED)
+        self.counters.guesses_dropped += turn.drop_work(Reason.RESUMED)
         turn.revision = decision.revision
         if decision.speech:
             self._settle(turn)
             self.emit(SpeechStarted(turn.item_id, (self._audio_from or 0) / ASR_RATE_HZ))
 
-    def _settle(self, turn: _Turn) -> None:
+    def _settle(self, turn: UserTurn) -> None:
         """A long stretch that has been recognised up to a pause is not recognised again."""
         start = self._audio_from
         if start is not None and turn.text and self._audio_to - start > _SETTLE_S * ASR_RATE_HZ:
             turn.settled = turn.text
             self._audio_from = self.ear.keep_from = self._audio_to
 
-    def _drop_guess(self, turn: _Turn, reason: Reason) -> None:
-        if turn.work is not None:
-            turn.work.cancel(reason)
-            turn.work = None
-        if turn.guess is not None:
-            turn.guess = None
-            self.counters.guesses_dropped += 1
-
     def _recognise(self, decision: turns.Recognise) -> None:
         turn = self._turn_of(decision.turn)
-        self._drop_guess(turn, Reason.SUPERSEDED)
-        turn.revision = decision.revision
-        identity = Identity(self.session_id, decision.turn, decision.revision)
-        turn.work = turn.scope.child("speculation", identity=identity, priority=Priority.SPECULATIVE)
+        self.counters.guesses_dropped += turn.drop_work(Reason.SUPERSEDED)
+        work = turn.new_work(decision.revision)
         start = self._audio_to if self._audio_from is None else self._audio_from
         audio = self.ear.log.read(max(start, self.ear.log.start), max(start, self._audio_to))
-        turn.work.run(
-            self._transcribe(turn, decision.revision, audio, turn.work), f"recognise {self.session_id}"
-        )
+        work.run(self._transcribe(turn, decision.revision, audio, work), f"recognise {self.session_id}")
 
-    async def _transcribe(self, turn: _Turn, revision: int, audio: Pcm16, scope: Scope) -> None:
+    async def _transcribe(self, turn: UserTurn, revision: int, audio: Pcm16, scope: Scope) -> None:
         started = self._now()
         text = ""
         try:
-            text = (await self._transcript(audio, scope)).text
+            recogniser, language = self.agent.stages.recogniser, self.agent.language
+            text = (await transcribe(recogniser, audio, scope, language=language)).text
         except VoiceError as error:
             if not scope.cancelled:
                 self.emit(Problem(f"the user's words were lost: {error}", type(error).__name__))
@@ -502,35 +434,15 @@ class Session:
         turn.text = f"{turn.settled} {text.strip()}".strip()
         self._feed(turns.Heard(self._now(), turn.number, revision, turn.text))
 
-    async def _transcript(self, audio: Pcm16, scope: Scope) -> Transcript:
-        """Recognise, once more after a failure that may pass; bounded by a limit that grows with the audio."""
-        recogniser = self.agent.stages.recogniser
-        limit_s = 15.0 + audio.size / ASR_RATE_HZ
-        for last in (False, True):
-            try:
-                async with asyncio.timeout(limit_s):
-                    return await recogniser.transcribe(audio, scope, language=self.agent.language)
-            except TimeoutError:
-                raise EngineFailed(f"{recogniser.name} gave no answer within {limit_s:.0f} s") from None
-            except EngineFailed as error:
-                if last or not error.retryable or scope.cancelled:
-                    raise
-            except VoiceError:
-                raise
-            except Exception as error:
-                log.warning("the recogniser %s failed", recogniser.name, exc_info=error)
-                raise EngineFailed(
-                    f"{recogniser.name} failed: {type(error).__name__}: {error}"[:300]
-                ) from error
-        raise EngineFailed(f"{recogniser.name} gave no answer")
-
     def _guess(self, decision: turns.Guess) -> None:
         turn = self._turn_of(decision.turn)
-        if turn.work is None or turn.work.cancelled:
-            identity = Identity(self.session_id, decision.turn, decision.revision)
-            turn.work = turn.scope.child("speculation", identity=identity, priority=Priority.SPECULATIVE)
+        work = (
+            turn.work
+            if turn.work is not None and not turn.work.cancelled
+            else turn.new_work(decision.revision)
+        )
         self.counters.guesses += 1
-        turn.guess = self._new_response(turn.work, saying=decision.text)
+        turn.guess = self._answering.new(work, saying=decision.text)
         turn.guess.start()
 
     def _commit(self, decision: turns.Commit) -> None:
@@ -547,18 +459,18 @@ class Session:
             turn.work.promote()
         if guess is not None and not guess.spoiled and not guess.scope.cancelled:
             self.counters.guesses_kept += 1
-            self._answer(guess, turn)
+            self._begin(guess, turn)
             return
         if guess is not None:
             guess.scope.cancel(Reason.FAILED)
-        self._answer(self._new_response(turn.scope), turn)
+        self._begin(self._answering.new(turn.scope), turn)
 
     def _close_empty(self, decision: turns.CloseEmpty) -> None:
         turn, self._turn = self._turn, None
         self._forget_audio(self._audio_to)
         if turn is None:
             return
-        self._drop_guess(turn, Reason.SUPERSEDED)
+        self.counters.guesses_dropped += turn.drop_work(Reason.SUPERSEDED)
         turn.scope.cancel(Reason.SUPERSEDED)
         if decision.announced:
             self.counters.empty_turns += 1
@@ -570,120 +482,14 @@ class Session:
 
     # ------------------------------------------------------------ the answer
 
-    def _new_response(self, scope: Scope, *, saying: str | None = None, text: str | None = None) -> Response:
-        self._responses += 1
-        return Response(
-            self._parts,
-            self,
-            scope.child("response", timeout_s=self.agent.speech.timeout_s),
-            response_id=f"resp_{self.session_id[-6:]}_{self._responses:05d}",
-            saying=saying,
-            text=text,
-            context=self,
-        )
-
     def _respond(self) -> None:
+        """Answer the history as it stands."""
         identity = Identity(self.session_id, self.taker.turn, 0)
-        self._answer(self._new_response(self.scope.child("turn", identity=identity)), None)
+        self._begin(self._answering.new(self.scope.child("turn", identity=identity)), None)
 
-    def _answer(self, response: Response, turn: _Turn | None) -> None:
-        """The gate opens: from here on the answer is real."""
-        self._response, self._answered = response, turn
+    def _begin(self, response: Response, turn: UserTurn | None) -> None:
         self._unshown.clear()
-        begun = response.scope.cancelled or response.made or response.times.model_called is not None
-        response.open()
-        if not begun:
-            response.start()
-        response.scope.on_cancel(lambda reason: self._deadline(response, reason))
-        self.playout.play(response.track)
-
-    def _deadline(self, response: Response, reason: Reason) -> None:
-        """An answer that ran into its hard end is over; what was heard of it stays."""
-        if reason is Reason.DEADLINE and self._response is response:
-            asyncio.get_running_loop().call_soon(self._stop_late, response)
-
-    def _stop_late(self, response: Response) -> None:
-        if self._response is response and self.ended is None:
-            self._feed(turns.Stopped(self._now()))
-
-    def _audible(self, track: Track) -> None:
-        response = self._response
-        if response is None or response.track is not track:
-            return
-        now = response.times.audible = self._now()
-        self._feed(turns.Audible(now))
-        self.emit(AudioStarted(response.response_id, self.ear.stream_s(now)))
-
-    def _drained(self, track: Track) -> None:
-        """All audio has left; the answer is over when the ear has it."""
-        asyncio.get_running_loop().call_soon(self._finish, track, self._now())
-
-    def _finish(self, track: Track, since: float) -> None:
-        response = self._response
-        if response is None or response.track is not track or self.ended is not None:
-            return
-        now = self._now()
-        left_s = self.playout.ahead_s(now)
-        waiting = self.playout.held or (left_s > 0 and now < since + self.agent.limits.playout_s)
-        if waiting or not response.made:
-            asyncio.get_running_loop().call_later(max(0.02, min(left_s, 0.5)), self._finish, track, since)
-            return
-        self.playout.drop()
-        self._conclude(response, None, "completed")
-        self._feed(turns.Finished(self._now()))
-
-    def _cut(self, reason: Reason) -> None:
-        """Silence first; then everything that makes the answer is told to stop; then the history is put right."""
-        response = self._response
-        if response is None:
-            return
-        dropped = self.playout.drop()
-        if dropped is not None and self.playout.capabilities.playout == "flush_only":
-            self.transport.clear_audio()
-        response.scope.cancel(reason)
-        position = 0 if dropped is None else dropped[1]
-        self._conclude(response, position, "interrupted" if position > 0 else "cancelled")
-
-    def _conclude(self, response: Response, position: int | None, status: str) -> None:
-        turn = self._answered
-        self._response = self._answered = None
-        heard = response.conclude(position)
-        self._past.append(response)
-        if response.failed is not None and not heard:
-            status = "failed"
-        if response.times.audible is not None:
-            self.emit(AudioStopped(response.response_id, self.ear.stream_s(self._now())))
-        self.emit(
-            ResponseEnded(
-                response.response_id,
-                response.item_id,
-                status,
-                heard,
-                response.generated,
-                self._times(response, turn),
-                response.usage,
-                user_text="" if turn is None else turn.text,
-                error=response.failed,
-            )
-        )
-        response.scope.close()
-        if turn is not None:
-            turn.scope.close()
-
-    def _times(self, response: Response, turn: _Turn | None) -> TurnTimes:
-        times, ear = response.times, self.ear
-        end = None if turn is None else turn.speech_end
-        return TurnTimes(
-            speech_end_s=None if end is None else ear.stream_s(end),
-            first_audio_s=None if times.audible is None else ear.stream_s(times.audible),
-            voice_to_voice_ms=_ms(end, times.audible),
-            endpoint_ms=None if turn is None else _ms(end, turn.committed_at),
-            asr_ms=None if turn is None or turn.asr_s is None else turn.asr_s * 1000.0,
-            llm_first_token_ms=_ms(times.model_called, times.first_token),
-            tts_first_audio_ms=_ms(times.synthesis_called, times.first_audio),
-            gate_to_audio_ms=_ms(times.opened, times.audible),
-            speculated=times.opened is not None and times.started < times.opened - 1e-4,
-        )
+        self._answering.begin(response, turn)
 
     def late_result(self, call_id: str) -> None:
         """A tool of a cut answer returned: the next answer is shown it; if nobody speaks, there is one now."""
@@ -695,60 +501,30 @@ class Session:
     # ------------------------------------------------------------ what goes out
 
     @property
+    def playout(self) -> Playout:
+        """The agent's voice."""
+        return self._answering.playout
+
+    @property
     def state(self) -> State:
         """Whose turn it is."""
         return self.taker.state
 
     def is_quiet(self) -> bool:
         """Whether nobody speaks and nothing is owed: the caller has the floor."""
-        return self.ended is not None or (
-            self.taker.state is State.LISTENING
-            and not self._says
-            and not self._unshown
-            and not self.ear.speaking
-        )
+        if self.ended is not None:
+            return True
+        owed = self._answering.waiting or bool(self._unshown)
+        return self.taker.state is State.LISTENING and not owed and not self.ear.speaking
 
     def emit(self, event: SessionEvent) -> None:
         """Tell the owner (callback, then :meth:`events`)."""
         if self.ended is None:
-            self._tell(event)
+            self._outbox.put(event)
 
-    def _tell(self, event: SessionEvent) -> None:
-        if self._on_event is not None:
-            try:
-                self._on_event(event)
-            except Exception:
-                log.exception("the event callback of %s failed on %s", self.session_id, type(event).__name__)
-        box = self._outbox
-        if box is not None:
-            box.events.append(event)
-            box.news.set()
-            if len(box.events) > self.agent.limits.events and self.ended is None:
-                log.warning("%s: its owner takes no events; closing it", self.session_id)
-                self._end("events_overflow")
-
-    async def events(self) -> AsyncIterator[SessionEvent]:
-        """The events from now on, one consumer; ends after ``SessionEnded``.
+    def events(self) -> AsyncIterator[SessionEvent]:
+        """The events from now on, for one consumer; they end after ``SessionEnded``.
 
         Take them: a session whose events pile up beyond ``Limits.events`` is closed.
         """
-        if self._outbox is not None:
-            raise BadRequest("the session's events are being taken already")
-        box = self._outbox = _Outbox()
-        try:
-            while True:
-                while box.events:
-                    event = box.events.popleft()
-                    yield event
-                    if isinstance(event, SessionEnded):
-                        return
-                if self.ended is not None:
-                    return
-                box.news.clear()
-                await box.news.wait()
-        finally:
-            self._outbox = None
-
-
-def _ms(start: float | None, end: float | None) -> float | None:
-    return None if start is None or end is None else (end - start) * 1000.0
+        return self._outbox.take()

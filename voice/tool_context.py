@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from voice.errors import BadRequest
+from voice.errors import BadRequest, VoiceError
 from voice.scope import Scope
+
+log = logging.getLogger("voice")
 
 
 class SessionHandle(Protocol):
@@ -61,4 +64,10 @@ class ToolContext:
             return
         if self.session is None or self._loop is None:
             raise BadRequest(f"{method}() needs a conversation, but this tool was called outside of one")
-        self._loop.call_soon_threadsafe(getattr(self.session, method), *args)
+        self._loop.call_soon_threadsafe(self._ask, method, args)
+
+    def _ask(self, method: str, args: tuple[str, ...]) -> None:
+        try:
+            getattr(self.session, method)(*args)
+        except VoiceError as error:  # the tool may be over: there is nobody else to tell
+            log.warning("a tool asked its session to %s, which was refused: %s", method, error)

@@ -30,8 +30,8 @@ class Size(enum.IntEnum):
 
 
 class Handle(enum.Enum):
-    FIRST = object()
-    SECOND = object()
+    FIRST = (1, 2)
+    SECOND = (3, 4)
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,11 @@ def test_json_becomes_the_python_value(annotation: object, value: object, result
         (int | None, "a", '"x": expected a whole number or null, got the string "a"'),
         (list[int], [1, "b"], '"x[1]": expected a whole number, got the string "b"'),
         (list[int], {}, '"x": expected a list (each: a whole number), got an object'),
-        (tuple[int, str], [1], '"x": expected a list of exactly 2 (a whole number, a string), got a list of 1'),
+        (
+            tuple[int, str],
+            [1],
+            '"x": expected a list of exactly 2 (a whole number, a string), got a list of 1',
+        ),
         (dict[str, int], {"k": None}, '"x.k": expected a whole number, got null'),
         (Point, {"y": 1}, '"x.x": missing; expected a whole number'),
         (Point, {"x": 1, "z": 2}, '"x.z": unknown; the names are: x, y'),
@@ -203,7 +207,9 @@ def test_json_becomes_the_python_value(annotation: object, value: object, result
         (str, ["x" * 500], '"x": expected a string, got a list of 1'),
     ],
 )
-def test_a_wrong_value_is_told_with_what_was_expected(annotation: object, value: object, complaint: str) -> None:
+def test_a_wrong_value_is_told_with_what_was_expected(
+    annotation: object, value: object, complaint: str
+) -> None:
     assert read(annotation, value)[1] == [complaint]
 
 

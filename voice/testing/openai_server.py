@@ -138,6 +138,7 @@ class ScriptedOpenAIServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # aborted sockets are closed in the loop's next round
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
         """Wait until ``condition()`` holds; it is asked whenever a request comes, ends or is left.
@@ -169,7 +170,7 @@ class ScriptedOpenAIServer:
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client left
         except asyncio.CancelledError:
-            pass  # the server ends
+            writer.transport.abort()  # the server ends
         finally:
             writer.close()  # what is written still goes out; a reset has been made before
 

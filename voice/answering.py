@@ -1,0 +1,217 @@
+"""Answering: the agent's side of a session: which answer is live, how it is cut, how it ends, what waits to be said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from voice.answer_parts import Owner, Parts
+from voice.errors import BadRequest, Overloaded
+from voice.events import AudioStarted, AudioStopped, ResponseEnded, TurnTimes
+from voice.hearing import Ear
+from voice.interfaces import Transport
+from voice.playout import Playout, Track
+from voice.response import Response
+from voice.scope import Reason, Scope
+from voice.tools import SessionHandle
+from voice.turn_events import Audible, Finished, Stopped, TurnInput
+from voice.user_turn import UserTurn
+
+_MOST_SAYS = 16
+_KEPT_RESPONSES = 4
+"""Answers whose heard text a client may still correct."""
+
+
+class Answering:
+    """At most one answer is live. What happens to it is told to the turn taker through ``feed``.
+
+    Args:
+        parts: What answers are made with.
+        owner: Where events go; also the tools' parent scope.
+        handle: The session, as tools may use it.
+        transport: Told to drop its audio when a pushed answer is cut.
+        ear: For the session's clock.
+        feed: Tells the turn taker.
+        name: Goes into the ids of answers.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        owner: Owner,
+        handle: SessionHandle,
+        transport: Transport,
+        ear: Ear,
+        feed: Callable[[TurnInput], None],
+        name: str,
+    ) -> None:
+        self.playout = Playout(transport.capabilities, self._audible, self._drained)
+        self.live: Response | None = None
+        self._parts, self._owner, self._handle = parts, owner, handle
+        self._transport, self._ear, self._feed, self._name = transport, ear, feed, name
+        self._turn: UserTurn | None = None  # which the live answer is for
+        self._past: deque[Response] = deque(maxlen=_KEPT_RESPONSES)
+        self._says: deque[Response] = deque(maxlen=_MOST_SAYS)
+        self._made = 0
+
+    # ------------------------------------------------------------ begin
+
+    def new(self, scope: Scope, *, saying: str | None = None, text: str | None = None) -> Response:
+        """An answer that is not live yet, under ``scope``."""
+        self._made += 1
+        return Response(
+            self._parts,
+            self._owner,
+            scope.child("response", timeout_s=self._parts.speech.timeout_s),
+            response_id=f"resp_{self._name}_{self._made:05d}",
+            saying=saying,
+            text=text,
+            context=self._handle,
+        )
+
+    def begin(self, response: Response, turn: UserTurn | None) -> None:
+        """The gate opens: from here on the answer is real, and all there is to hear."""
+        self.live, self._turn = response, turn
+        response.open()
+        if not response.started:
+            response.start()
+        response.scope.on_cancel(lambda reason: self._ran_out(response, reason))
+        self.playout.play(response.track)
+
+    def queue(self, response: Response) -> None:
+        """Say it when the floor is free.
+
+        Raises:
+            Overloaded: Too much is waiting.
+        """
+        if len(self._says) >= _MOST_SAYS:
+            raise Overloaded(f"{_MOST_SAYS} things are waiting to be said already")
+        self._says.append(response)
+
+    @property
+    def waiting(self) -> bool:
+        """Something waits to be said."""
+        return bool(self._says)
+
+    def next_said(self) -> Response:
+        """The first of what waits to be said."""
+        return self._says.popleft()
+
+    # ------------------------------------------------------------ to the ear
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _audible(self, track: Track) -> None:
+        response = self.live
+        if response is not None and response.track is track:
+            now = response.times.audible = self._now()
+            self._feed(Audible(now))
+            self._owner.emit(AudioStarted(response.response_id, self._ear.stream_s(now)))
+
+    def _drained(self, track: Track) -> None:
+        """All audio has left; the answer is over when the ear has it."""
+        asyncio.get_running_loop().call_soon(self._finish, track, self._now())
+
+    def _finish(self, track: Track, since: float) -> None:
+        response = self.live
+        if response is None or response.track is not track:
+            return
+        now = self._now()
+        left_s = self.playout.ahead_s(now)
+        unheard = left_s > 0 and now < since + self._parts.limits.playout_s
+        if self.playout.held or unheard or not response.made:
+            wait_s = max(0.02, min(left_s, 0.5))
+            asyncio.get_running_loop().call_later(wait_s, self._finish, track, since)
+            return
+        self.playout.drop()
+        self._conclude(response, None, "completed")
+        self._feed(Finished(self._now()))
+
+    # ------------------------------------------------------------ end
+
+    def cut(self, reason: Reason) -> None:
+        """Silence first; then all that makes the answer is told to stop; then the history is put right."""
+        response = self.live
+        if response is None:
+            return
+        dropped = self.playout.drop()
+        if dropped is not None and self._transport.capabilities.playout == "flush_only":
+            self._transport.clear_audio()
+        response.scope.cancel(reason)
+        position = 0 if dropped is None else dropped[1]
+        self._conclude(response, position, "interrupted" if position > 0 else "cancelled")
+
+    def close(self) -> None:
+        """The session ends: nothing more is said."""
+        self.cut(Reason.CLOSED)
+        while self._says:
+            self._says.popleft().scope.cancel(Reason.CLOSED)
+
+    def _ran_out(self, response: Response, reason: Reason) -> None:
+        """An answer that ran into its hard end is over; what was heard of it stays."""
+        if reason is Reason.DEADLINE:
+            asyncio.get_running_loop().call_soon(self._stop, response)
+
+    def _stop(self, response: Response) -> None:
+        if self.live is response:
+            self._feed(Stopped(self._now()))
+
+    def truncate(self, item_id: str, heard_s: float) -> None:
+        """See :meth:`voice.session.Session.truncate`."""
+        live = self.live
+        if live is not None and item_id in (live.item_id, live.response_id):
+            self._feed(Stopped(self._now()))
+        for response in self._past:
+            if item_id in (response.item_id, response.response_id):
+                most_s = response.track.taken / response.track.rate_hz
+                response.conclude(int(max(0.0, min(heard_s, most_s)) * response.track.rate_hz))
+                return
+        raise BadRequest(f"there is no answer {item_id} that could be cut")
+
+    def _conclude(self, response: Response, position: int | None, status: str) -> None:
+        turn, self._turn, self.live = self._turn, None, None
+        heard = response.conclude(position)
+        self._past.append(response)
+        if response.failed is not None and not heard:
+            status = "failed"
+        if response.times.audible is not None:
+            self._owner.emit(AudioStopped(response.response_id, self._ear.stream_s(self._now())))
+        self._owner.emit(
+            ResponseEnded(
+                response.response_id,
+                response.item_id,
+                status,
+                heard,
+                response.generated,
+                turn_times(response, turn, self._ear),
+                response.usage,
+                user_text="" if turn is None else turn.text,
+                error=response.failed,
+            )
+        )
+        response.scope.close()
+        if turn is not None:
+            turn.scope.close()
+
+
+def turn_times(response: Response, turn: UserTurn | None, ear: Ear) -> TurnTimes:
+    """Where the time of an answer went."""
+    times = response.times
+    end = None if turn is None else turn.speech_end
+    return TurnTimes(
+        speech_end_s=None if end is None else ear.stream_s(end),
+        first_audio_s=None if times.audible is None else ear.stream_s(times.audible),
+        voice_to_voice_ms=_ms(end, times.audible),
+        endpoint_ms=None if turn is None else _ms(end, turn.committed_at),
+        asr_ms=None if turn is None or turn.asr_s is None else turn.asr_s * 1000.0,
+        llm_first_token_ms=_ms(times.model_called, times.first_token),
+        tts_first_audio_ms=_ms(times.synthesis_called, times.first_audio),
+        gate_to_audio_ms=_ms(times.opened, times.audible),
+        speculated=times.opened is not None and times.started < times.opened - 1e-4,
+    )
+
+
+def _ms(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else (end - start) * 1000.0

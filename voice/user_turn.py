@@ -1,0 +1,53 @@
+"""A user turn on its way to an answer: its audio's words, and the guess that was built on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from voice.response import Response
+from voice.scope import Identity, Priority, Reason, Scope
+
+
+@dataclass(slots=True)
+class UserTurn:
+    """One turn, announced or only a sound that is being looked at.
+
+    Attributes:
+        number: As the turn taker counts.
+        item_id: Names it in events and, once certain, in the history.
+        revision: Raised each time the user goes on after a pause.
+        settled: Words of stretches that are not recognised again.
+        text: Words of the current revision, settled ones included.
+        speech_end: Loop time of the last sample of speech.
+        committed_at: Loop time when it became certain.
+        asr_s: How long the recognition that was used took.
+        work: Recognition and guess of the current revision.
+        guess: The answer that waits behind the gate.
+    """
+
+    number: int
+    item_id: str
+    scope: Scope
+    revision: int = 0
+    settled: str = ""
+    text: str = ""
+    speech_end: float | None = None
+    committed_at: float | None = None
+    asr_s: float | None = None
+    work: Scope | None = None
+    guess: Response | None = None
+
+    def new_work(self, revision: int) -> Scope:
+        """A speculation scope for recognition and guess of ``revision``."""
+        self.revision = revision
+        identity = Identity(self.scope.identity.session, self.number, revision)
+        self.work = self.scope.child("speculation", identity=identity, priority=Priority.SPECULATIVE)
+        return self.work
+
+    def drop_work(self, reason: Reason) -> bool:
+        """Stop recognition and guess; returns whether there was a guess."""
+        if self.work is not None:
+            self.work.cancel(reason)
+            self.work = None
+        dropped, self.guess = self.guess is not None, None
+        return dropped
