@@ -131,26 +131,32 @@ class FileCaller:
     async def _play(self, call: Call) -> list[FileTurn]:
         grid = _Grid()
         turns: list[FileTurn] = []
+        if not call.is_quiet():  # the agent greets: a caller lets it finish
+            await self._speak(call, grid, _SILENCE_HEARD[:0], _SILENCE[:0])
         for path, (heard, recorded) in zip(self.files, self._sides, strict=True):
-            begin = self._ticks
-            length = -(-len(heard) // HEAR)
-            quiet = -1  # ticks of quiet since the file ended; -1: it has not ended yet
-            timed_out = False
-            while quiet * TICK_S < self.gap_s:
-                for _ in range(await grid.due()):
-                    at = self._ticks - begin
-                    self._tick(call, _part(heard, at, _SILENCE_HEARD), _part(recorded, at, _SILENCE))
-                    if at + 1 >= length:
-                        quiet = quiet + 1 if call.is_quiet() else 0
-                if self._recording is not None:
-                    await self._recording.keep_up()
-                if (self._ticks - begin - length) * TICK_S >= self.answer_timeout_s:
-                    log.warning("the agent was not finished %.0f s after %s", self.answer_timeout_s, path)
-                    timed_out = True
-                    break
-            turns.append(FileTurn(path, begin * TICK_S, begin * TICK_S + len(heard) / ASR_RATE_HZ, timed_out))
+            begin_s = self._ticks * TICK_S
+            finished = await self._speak(call, grid, heard, recorded)
+            if not finished:
+                log.warning("the agent was not finished %.0f s after %s", self.answer_timeout_s, path)
+            turns.append(FileTurn(path, begin_s, begin_s + len(heard) / ASR_RATE_HZ, not finished))
         self.lost_s = grid.lost_s
         return turns
+
+    async def _speak(self, call: Call, grid: _Grid, heard: Pcm16, recorded: Pcm16) -> bool:
+        """Say something, then be silent until the agent was quiet for ``gap_s``; ``False`` if it never was."""
+        begin = self._ticks
+        length = -(-len(heard) // HEAR)
+        quiet = 0  # ticks of quiet since the last word
+        while quiet * TICK_S < self.gap_s:
+            if (self._ticks - begin - length) * TICK_S >= self.answer_timeout_s:
+                return False
+            for _ in range(await grid.due()):
+                at = self._ticks - begin
+                self._tick(call, _part(heard, at, _SILENCE_HEARD), _part(recorded, at, _SILENCE))
+                quiet = quiet + 1 if at >= length and call.is_quiet() else 0
+            if self._recording is not None:
+                await self._recording.keep_up()
+        return True
 
     def _tick(self, call: Call, heard: Pcm16, recorded: Pcm16) -> None:
         """One step: the microphone's last 10 ms go in, the ear's next 10 ms come out."""

@@ -12,13 +12,14 @@ from voice.events import SessionEvent
 from voice.executor import Executor
 from voice.interfaces import ModelOptions, Stages, ToolCall, Usage
 from voice.options import Limits, SpeechOptions
+from voice.playout import Pace
 from voice.scope import Scope
 from voice.tools import AnyTool
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What all answers of a session are made with. ``rate_hz`` is the playout's."""
+    """What all answers of a session are made with. ``rate_hz`` is the playout's, ``pace`` is learnt as the voice speaks."""
 
     stages: Stages
     chat: Chat
@@ -30,6 +31,7 @@ class Parts:
     rate_hz: int
     voice: str | None = None
     language: str | None = "en"
+    pace: Pace = field(default_factory=Pace)
 
 
 class Owner(Protocol):

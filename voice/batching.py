@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
@@ -72,10 +73,9 @@ class Batcher(Generic[In, Out]):
     When ``run`` raises ``EngineFailed`` or ``MemoryError``, takes longer than ``timeout_s`` or returns
     another number of results than it got items, the whole batch and all that wait fail with ``EngineFailed``,
     and so does every request for the next ``cooldown_s``; then one request is let through to probe the
-    engine. Any other
-    exception is taken for bad input: halves are run again until only the culprit gets the error
-    (``ValueError`` and ``TypeError`` as ``BadRequest``, a ``VoiceError`` as it is, others as ``EngineFailed``
-    for it alone).
+    engine. Any other exception is taken for bad input: halves are run again until only the culprit gets the
+    error (``ValueError`` and ``TypeError`` as ``BadRequest``, a ``VoiceError`` as it is, others as
+    ``EngineFailed`` for it alone).
 
     May serve one event loop after another, not two at once.
 
@@ -228,7 +228,10 @@ class Batcher(Generic[In, Out]):
         self._queue.add(request)
         self._breaker.start_probe(request)
         if self._pump is None:
-            self._pump = asyncio.get_running_loop().create_task(self._serve(), name=f"batcher {self.name}")
+            # an empty context: the pump works for all sessions, not for the one that woke it
+            self._pump = asyncio.get_running_loop().create_task(
+                self._serve(), name=f"batcher {self.name}", context=Context()
+            )
         elif len(self._queue) >= self._target or request.deadline is not None:
             self._stir()
         return None

@@ -13,10 +13,17 @@ from voice.interfaces import ToolCall, Usage
 
 @dataclass(frozen=True, slots=True)
 class SpeechStarted:
-    """The user began to speak (pre-roll included in ``at_s``). ``item_id`` names the user item to come."""
+    """The user began to speak. ``item_id`` names the user item to come.
+
+    Attributes:
+        at_s: Where the turn's audio begins, pre-roll included.
+        edge_s: When the detector noticed; over the agent's voice this comes before the event, which waits
+            until it is clear that the user means to interrupt.
+    """
 
     item_id: str
     at_s: float
+    edge_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +102,12 @@ class TurnTimes:
         speech_end_s: Last sample of user speech, in session time.
         first_audio_s: First audible sample of the answer, in session time.
         voice_to_voice_ms: Between the two.
+        pause_ms: Until the pause was noticed.
+        ready_ms: Until the answer had its first audio, behind the gate or not.
         endpoint_ms: Until the turn was certain.
         asr_ms: Duration of the recognition that was used.
         llm_first_token_ms: From the model's call to its first text.
+        llm_first_clause_ms: From the model's call to the first clause that the synthesiser got.
         tts_first_audio_ms: From the first call of the synthesiser to its first audio.
         gate_to_audio_ms: From the commit to the first audible sample.
         speculated: The answer was begun before the turn was certain, and used.
@@ -106,9 +116,12 @@ class TurnTimes:
     speech_end_s: float | None = None
     first_audio_s: float | None = None
     voice_to_voice_ms: float | None = None
+    pause_ms: float | None = None
+    ready_ms: float | None = None
     endpoint_ms: float | None = None
     asr_ms: float | None = None
     llm_first_token_ms: float | None = None
+    llm_first_clause_ms: float | None = None
     tts_first_audio_ms: float | None = None
     gate_to_audio_ms: float | None = None
     speculated: bool = False

@@ -21,7 +21,8 @@ class TurnOptions:
         max_delay_s: Silence after which any turn is certain.
         pre_roll_s: Audio kept from before the edge, so that the first syllable is not lost.
         max_turn_s: The longest user turn; it is ended there with what was said.
-        speculate: Start model and synthesis at the pause, behind the gate.
+        speculate: Start recognition, model and synthesis at the pause, behind the gate; else recognition waits for
+            ``min_delay_s`` and the rest for the commit.
         interrupt_after_s: Speech this long while the agent speaks is an interruption by its length alone;
             shorter speech interrupts if it has words.
         hold_s: Longest wait for the decision on transports that can only flush; 0 decides at the edge.

@@ -22,25 +22,53 @@ from voice.spoken import Segment
 _EMPTY: Pcm16 = np.zeros(0, np.int16)
 
 
+_USUAL_PACE = 15.0
+"""Characters a second of read English, about 150 words a minute; used until the voice's own pace is known."""
+_PACE_FROM_S = 0.3
+"""Shorter stretches say little about a voice's pace."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast a voice speaks, learnt from what it has spoken.
+
+    Tells how far a cut stretch got whose audio was still being made: its whole length is not known.
+    """
+
+    chars_per_s: float = _USUAL_PACE
+    _known: bool = False
+
+    def learn(self, chars: int, seconds: float) -> None:
+        """A stretch of ``chars`` characters took ``seconds``."""
+        if seconds >= _PACE_FROM_S and chars:
+            share = 0.3 if self._known else 1.0
+            self.chars_per_s += share * (chars / seconds - self.chars_per_s)
+            self._known = True
+
+
 @dataclass(slots=True)
 class Mark:
-    """Where a stretch of text lies in a track, in samples. ``voiced_end`` leaves out trailing silence."""
+    """Where a stretch of text lies in a track, in samples. ``voiced_end`` leaves out trailing silence.
+
+    ``partial``: only a part of its audio has been made, so far or for good."""
 
     segment: Segment
     start: int
     end: int
     voiced_end: int
     words: tuple[SpokenWord, ...] = ()
+    partial: bool = False
 
-    def written_at(self, position: int, rate_hz: int) -> str:
-        """The written text heard when the ear is at ``position``."""
-        if position >= self.voiced_end:
+    def written_at(self, position: int, rate_hz: int, chars_per_s: float = _USUAL_PACE) -> str:
+        """The written text heard when the ear is at ``position``; ``chars_per_s`` is the voice's pace."""
+        if position >= self.voiced_end and not self.partial:
             return self.segment.written
         if position <= self.start:
             return ""
-        return self.segment.written_until(self._spoken_chars(position, rate_hz))
+        position = min(position, self.voiced_end)
+        return self.segment.written_until(self._spoken_chars(position, rate_hz, chars_per_s))
 
-    def _spoken_chars(self, position: int, rate_hz: int) -> float:
+    def _spoken_chars(self, position: int, rate_hz: int, chars_per_s: float) -> float:
         spoken = self.segment.spoken
         at_s = (position - self.start) / rate_hz
         found = 0
@@ -58,7 +86,10 @@ class Mark:
         else:
             if self.words:
                 return chars
-        return len(spoken) * (position - self.start) / max(1, self.voiced_end - self.start)
+        length = self.voiced_end - self.start
+        if self.partial:
+            length = max(length, int(len(spoken) / chars_per_s * rate_hz))
+        return len(spoken) * (position - self.start) / max(1, length)
 
 
 @dataclass(slots=True)
@@ -80,6 +111,7 @@ class Track:
     ended: bool = False
     marks: list[Mark] = field(default_factory=list)
     waited_s: float = 0.0
+    pace: Pace = field(default_factory=Pace)
     _chunks: deque[Pcm16] = field(default_factory=deque)  # bounded by bound_s
     _room: asyncio.Event = field(default_factory=asyncio.Event)
     _on_audio: Callable[[], None] | None = None
@@ -162,7 +194,7 @@ class Track:
     def written_at(self, position: int) -> list[tuple[Mark, str]]:
         """Each stretch of text with the part of it heard at ``position`` (samples of this track)."""
         position = min(position, self.made)
-        return [(m, m.written_at(position, self.rate_hz)) for m in self.marks]
+        return [(m, m.written_at(position, self.rate_hz, self.pace.chars_per_s)) for m in self.marks]
 
 
 class Playout:

@@ -2,8 +2,8 @@
 
 soxr's streams work in blocks of the Fourier transform and hold back 21 ms on average at quality HQ between
 16, 24 and 48 kHz, 64 ms from 8 to 16 kHz, at times twice that (measured with 20 ms chunks). A turn waits for
-its last samples, so here a plain windowed-sinc filter runs as one matrix product per chunk: 1.3 to 4 ms,
-never more.
+its last samples, so here a plain windowed-sinc filter runs as a few small matrix products per chunk: 1.3 to 4
+ms, never more.
 """
 
 from __future__ import annotations
@@ -31,8 +31,13 @@ CUTOFF = 0.47
 BETA = 8.0
 """Kaiser window for 80 dB (Kaiser 1974: beta = 0.11 (A − 8.7))."""
 
-MAX_MATRIX = 1_000_000
-"""Largest filter matrix (values). Rates without a common divisor would need more; soxr takes those."""
+TILE_VALUES = 8_000
+"""Most values of one matrix. OpenBLAS gives products below 9 216 to one thread; with more threads than idle
+cores
+the others cost tens of milliseconds (measured on two busy cores)."""
+
+MAX_VALUES = 1_000_000
+"""Most values of a whole filter. Rates without a common divisor would need more; soxr takes those."""
 
 _EMPTY: Pcm16 = np.zeros(0, np.int16)
 
@@ -45,23 +50,20 @@ def check_rate(rate_hz: int, what: str = "sample rate") -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
-    """A block of ``rows`` outputs as a matrix over the inputs it needs; the next block is ``advance`` inputs
-    later.
+    """A period of outputs, after which the filter repeats itself, in tiles of a few outputs each.
 
-    Output i of a block is centred at input ``reach - 1 + i * step / rows_per_step`` of the block's span.
+    A tile is a matrix over the inputs its outputs need, the first of them at ``starts``. Output i of a period
+    is centred ``i * down / up`` inputs after its first, which stands ``reach - 1`` inputs into the buffer.
     """
 
-    matrix: npt.NDArray[np.float64]  # (rows, span)
-    transposed: npt.NDArray[np.float64]
-    rows: int
-    advance: int
+    tiles: tuple[npt.NDArray[np.float64], ...]
+    starts: tuple[int, ...]
+    rows: int  # outputs of all tiles but the last, which may have fewer
+    period: int  # outputs
+    advance: int  # inputs from one period to the next
     up: int
     down: int
     reach: int  # inputs on each side of a centre
-
-    def span(self, rows: int) -> int:
-        """Inputs that the first ``rows`` outputs of a block need."""
-        return (rows - 1) * self.down // self.up + 2 * self.reach
 
 
 @lru_cache(maxsize=32)
@@ -71,21 +73,35 @@ def _filter(in_hz: int, out_hz: int) -> _Filter | None:
     up, down = out_hz // common, in_hz // common
     scale = min(1.0, out_hz / in_hz)
     reach = math.ceil(CROSSINGS / scale)
-    blocks = max(1, 32 // up)  # about 32 rows: enough for an efficient product, few enough to waste little
-    rows = up * blocks
-    span = (rows - 1) * down // up + 2 * reach
-    if rows * span > MAX_MATRIX:
+    rows = 1
+    while (rows + 1) * (rows * down // up + 2 * reach) <= TILE_VALUES:
+        rows += 1
+    if up * ((rows - 1) * down // up + 2 * reach) > MAX_VALUES:
         return None
-    centre = np.arange(rows) * down / up
+    periods = max(1, rows // up)  # several short ones make a tile worth its call
+    starts = tuple(row * down // up for row in range(0, up * periods, rows))
+    tiles = tuple(
+        _taps(np.arange(row, min(row + rows, up * periods)), up, down, scale, reach)
+        for row in range(0, up * periods, rows)
+    )
+    return _Filter(tiles, starts, rows, up * periods, down * periods, up, down, reach)
+
+
+def _taps(
+    outputs: npt.NDArray[np.int64], up: int, down: int, scale: float, reach: int
+) -> npt.NDArray[np.float64]:
+    """Filter weights, shape (outputs, inputs): a sinc under a Kaiser window around the centre of each
+    output."""
+    first = outputs * down // up
+    inputs = np.arange(first[0], first[-1] + 2 * reach)
     # in periods of the lower rate
-    distance = (np.arange(span)[None, :] - (reach - 1) - centre[:, None]) * scale
+    distance = (inputs[None, :] - (reach - 1) - (outputs * down / up)[:, None]) * scale
     inside = np.clip(1.0 - (distance / CROSSINGS) ** 2, 0.0, None)
     taps = np.sinc(2.0 * CUTOFF * distance) * np.where(inside > 0.0, np.i0(BETA * np.sqrt(inside)), 0.0)
     # outside its own 2 · reach inputs a row must be zero, or the result would depend on the chunking
-    offset = np.arange(span)[None, :] - (np.arange(rows) * down // up)[:, None]
+    offset = inputs[None, :] - first[:, None]
     taps[(offset < 0) | (offset >= 2 * reach)] = 0.0
-    taps /= taps.sum(axis=1, keepdims=True)
-    return _Filter(taps, np.ascontiguousarray(taps.T), rows, blocks * down, up, down, reach)
+    return np.asarray(taps / taps.sum(axis=1, keepdims=True))
 
 
 class Resampler:
@@ -113,9 +129,9 @@ class Resampler:
     def _restart(self) -> None:
         self._taken = 0  # inputs so far
         self._made = 0  # outputs so far
-        self._row = 0  # next output within its block
+        self._row = 0  # next output within its period
         if self._filter is not None:
-            self._buffer = np.zeros(self._filter.reach - 1)  # from the first input of the block's span on
+            self._buffer = np.zeros(self._filter.reach - 1)  # from the first input of the period on
         elif self.in_hz != self.out_hz:
             self._soxr = soxr.ResampleStream(self.in_hz, self.out_hz, 1, dtype="int16", quality="LQ")
 
@@ -156,33 +172,22 @@ class Resampler:
         """The next ``count`` outputs; the buffer holds what they need."""
         if count <= 0:
             return _EMPTY
-        pieces = []
-        left = count
-        if self._row:  # the rest of a block that was begun
-            take = min(fir.rows - self._row, left)
-            width = fir.span(self._row + take)
-            pieces.append(fir.matrix[self._row : self._row + take, :width] @ self._buffer[:width])
-            left -= self._step(fir, take)
-        if blocks := left // fir.rows:
-            span = fir.span(fir.rows)
-            windows = np.lib.stride_tricks.sliding_window_view(self._buffer, span)
-            windows = windows[: (blocks - 1) * fir.advance + 1 : fir.advance]
-            pieces.append((np.ascontiguousarray(windows) @ fir.transposed).ravel())
-            left -= self._step(fir, blocks * fir.rows)
-        if left:
-            width = fir.span(left)
-            pieces.append(fir.matrix[:left, :width] @ self._buffer[:width])
-            self._step(fir, left)
-        wave = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        wave, done, base = np.empty(count), 0, 0
+        while done < count:
+            number, row = divmod(self._row, fir.rows)
+            tile, start = fir.tiles[number], fir.starts[number]
+            end = min(len(tile), row + count - done)
+            width = (number * fir.rows + end - 1) * fir.down // fir.up - start + 2 * fir.reach
+            inputs = self._buffer[base + start : base + start + width]
+            np.matmul(tile[row:end, :width], inputs, out=wave[done : done + end - row])
+            done += end - row
+            self._row += end - row
+            if self._row == fir.period:
+                self._row = 0
+                base += fir.advance
+        self._buffer = self._buffer[base:]
         self._made += count
         return np.clip(np.rint(wave), -32768, 32767).astype(np.int16)
-
-    def _step(self, fir: _Filter, outputs: int) -> int:
-        """Move on by ``outputs``; inputs before the block that comes next are let go."""
-        blocks, self._row = divmod(self._row + outputs, fir.rows)
-        if blocks:
-            self._buffer = self._buffer[blocks * fir.advance :]
-        return outputs
 
 
 def resample(pcm: Pcm16, in_hz: int, out_hz: int) -> Pcm16:

@@ -72,7 +72,7 @@ class Response:
         self.parts, self.owner, self.scope = parts, owner, scope
         self.response_id = response_id
         self.item_id = parts.chat.new_id()
-        self.track = Track(response_id, scope, parts.rate_hz, parts.limits.playout_s)
+        self.track = Track(response_id, scope, parts.rate_hz, parts.limits.playout_s, pace=parts.pace)
         self.generated = ""
         self.started = False
         self.opened = False
@@ -132,10 +132,11 @@ class Response:
             self._late_timer.cancel()
         if not self.done.done():
             self.done.set_result(None)
-        if position is None:
+        if position is None and not any(mark.partial for mark in self.track.marks):
             for entry in self._entries:
                 entry.heard = entry.generated
             return self.generated
+        position = self.track.made if position is None else position
         heard_of: dict[int, str] = {}
         for (_, heard), step in zip(self.track.written_at(position), self._speaker.steps, strict=False):
             heard_of[step] = heard_of.get(step, "") + heard

@@ -103,8 +103,8 @@ class Scope:
             self._priority = priority
             self.config = MappingProxyType({**parent.config, **config}) if config else parent.config
             self.reaper = reaper or parent.reaper
-            if parent.cancelled:
-                self.cancelled, self.reason = True, parent.reason
+            if parent.cancelled or parent.closed:
+                self.cancelled, self.reason = True, parent.reason or Reason.CLOSED
             else:
                 parent._children[self.number] = self
         if deadline is not None and not self.cancelled and self.deadline == deadline:
@@ -124,7 +124,7 @@ class Scope:
         priority: Priority | None = None,
         config: Mapping[str, object] | None = None,
     ) -> Scope:
-        """A scope under this one; born cancelled when this one is. ``timeout_s`` counts from now."""
+        """A scope under this one; born cancelled when this one is over. ``timeout_s`` counts from now."""
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         return Scope(
             kind, parent=self, identity=identity, deadline=deadline, priority=priority, config=config
@@ -177,7 +177,7 @@ class Scope:
     def run(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Start a task that ends with this scope. Its failure is its own: siblings are not touched."""
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
-        if self.cancelled:
+        if self.cancelled or self.closed:
             task.cancel()
             self.reaper.adopt(task)
             return task

@@ -96,6 +96,7 @@ class Session:
         self._heard_until = 0  # audio before this index belongs to earlier turns
         self._audio_from: int | None = None
         self._audio_to = 0
+        self._edge_at = 0.0  # when the detector last noticed that the user began to speak
         self._turn: UserTurn | None = None
         self._unshown: set[str] = set()  # calls whose result came after their answer was cut
         self._inbox: deque[turns.TurnInput] = deque()  # filled only while one is being carried out
@@ -304,15 +305,17 @@ class Session:
         if self._audio_from is None:
             start = index - int(self.options.pre_roll_s * ASR_RATE_HZ)
             self._audio_from = self.ear.keep_from = max(start, self._heard_until, self.ear.log.start)
-        self._feed(turns.SpeechBegan(self._now(), self.ear.time_of(index)))
+        self._edge_at = self._now()
+        self._feed(turns.SpeechBegan(self._edge_at, self.ear.time_of(index)))
 
     def _paused(self, index: int) -> None:
         self._audio_to = min(index + _TAIL, self.ear.log.end)
         self._feed(turns.SpeechPaused(self._now(), self.ear.time_of(index)))
         turn = self._turn
         if turn is not None:
-            turn.speech_end = self.ear.time_of(index)
-            self.emit(SpeechStopped(turn.item_id, index / ASR_RATE_HZ))
+            turn.speech_end, turn.paused_at = self.ear.time_of(index), self._now()
+            if turn.announced:
+                self.emit(SpeechStopped(turn.item_id, index / ASR_RATE_HZ))
 
     def _tick(self) -> None:
         self._wake = None
@@ -377,17 +380,25 @@ class Session:
                 self.counters.barge_ins += decision.reason is Reason.BARGE_IN
                 self._answering.cut(decision.reason)
             case turns.CutInput():
-                self._audio_to = self.ear.log.end
-                self.ear.cut()
+                self._cut_input(decision)
             case turns.GoneIdle():
                 self.emit(Idle(self.options.idle_s or 0.0))
 
     # ------------------------------------------------------------ the user's turn
 
+    def _cut_input(self, decision: turns.CutInput) -> None:
+        self._audio_to = self.ear.log.end
+        self.ear.cut()
+        turn = self._turn_of(decision.turn)
+        turn.speech_end = turn.paused_at = self._now()
+        self.emit(SpeechStopped(turn.item_id, self.ear.stream_s(turn.speech_end)))
+
     def _open_turn(self, decision: turns.OpenTurn) -> None:
         turn = self._turn_of(decision.turn)
-        turn.revision = decision.revision
-        self.emit(SpeechStarted(turn.item_id, (self._audio_from or 0) / ASR_RATE_HZ))
+        turn.revision, turn.announced = decision.revision, True
+        self._tell_started(turn)
+        if turn.speech_end is not None:  # it had ended before it was clear that it was a turn
+            self.emit(SpeechStopped(turn.item_id, self.ear.stream_s(turn.speech_end)))
 
     def _turn_of(self, number: int) -> UserTurn:
         """The turn in progress; made when a sound is first looked at, announced or not."""
@@ -401,8 +412,13 @@ class Session:
         self.counters.guesses_dropped += turn.drop_work(Reason.RESUMED)
         turn.revision = decision.revision
         if decision.speech:
+            turn.speech_end = turn.paused_at = None
             self._settle(turn)
-            self.emit(SpeechStarted(turn.item_id, (self._audio_from or 0) / ASR_RATE_HZ))
+            self._tell_started(turn)
+
+    def _tell_started(self, turn: UserTurn) -> None:
+        at_s = (self._audio_from or 0) / ASR_RATE_HZ
+        self.emit(SpeechStarted(turn.item_id, at_s, self.ear.stream_s(self._edge_at)))
 
     def _settle(self, turn: UserTurn) -> None:
         """A long stretch that has been recognised up to a pause is not recognised again."""

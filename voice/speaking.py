@@ -118,7 +118,7 @@ class Speaker:
                 mark = self.track.begin(segment)
                 self.steps.append(step)
                 if segment.spoken:
-                    self._speaking = True
+                    mark.partial = self._speaking = True
                     await self._speak(segment, mark)
                     self._speaking = False
         finally:
@@ -158,6 +158,8 @@ class Speaker:
                         limit.reschedule(loop.time() + limit_s)
                 limit.reschedule(None)
                 await self._deliver(resampler.flush(), mark)
+            mark.partial = False
+            self.track.pace.learn(len(segment.spoken), (mark.voiced_end - mark.start) / self.parts.rate_hz)
         except TimeoutError:
             raise DeadlineExceeded(f"{synthesiser.name} made no audio for {limit_s:.0f} s") from None
         except (VoiceError, asyncio.CancelledError):

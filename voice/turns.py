@@ -66,6 +66,7 @@ class _Open:
     revision: int = 0
     end: float | None = None  # set while paused
     text: str | None = None  # of the current revision
+    asked: bool = False  # recognition of the current revision was asked for
     announced: bool = True
     forced: bool = False  # certain as soon as its words are known
 
@@ -123,7 +124,8 @@ class TurnTaker:
             case SpeechBegan():
                 decisions = self._speech_began(event) if self._automatic else []
             case SpeechPaused():
-                decisions = self._speech_paused(event) if self._automatic else []
+                # a sound over the answer that was held before the mode changed still gets its end
+                decisions = self._speech_paused(event) if self._automatic or self.response_live else []
             case Heard():
                 decisions = self._heard(event)
             case Tick():
@@ -169,6 +171,7 @@ class TurnTaker:
             self.state = State.USER_SPEAKING
             turn.revision += 1
             turn.end = turn.text = None
+            turn.asked = False
             return [Reopen(turn.turn, turn.revision)]
         if self.state is State.THINKING:
             self.state = State.USER_SPEAKING
@@ -184,6 +187,7 @@ class TurnTaker:
             self._open = _Open(self._turns, event.start, announced=False)
         elif self._open.end is not None:  # a second sound before the first was judged: one longer sound
             self._open.end = self._open.text = None
+            self._open.asked = False
             self._open.revision += 1
         held = self.state is State.HELD
         self.state = State.HELD
@@ -199,15 +203,19 @@ class TurnTaker:
         turn.end = event.end
         if self.state is State.USER_SPEAKING:
             self.state = State.MAYBE_DONE
-            return [Recognise(turn.turn, turn.revision)]
+            return self._ask(turn) if self.options.speculate else []
         if self.state in (State.SPEAKING, State.HELD):
             voiced_s = event.end - turn.start
             verdict = self.interruption.after(voiced_s, None, self.options)
             decisions: list[Decision] = []
             if verdict is Verdict.INTERRUPT:
                 decisions = self._barge_in(event.now)
-            return [*decisions, Recognise(turn.turn, turn.revision, probe=not turn.announced)]
+            return [*decisions, *self._ask(turn)]
         return []
+
+    def _ask(self, turn: _Open) -> list[Decision]:
+        turn.asked = True
+        return [Recognise(turn.turn, turn.revision, probe=not turn.announced)]
 
     def _barge_in(self, now: float) -> list[Decision]:
         """The sound over the answer is an interruption: its turn becomes a real one."""
@@ -280,13 +288,15 @@ class TurnTaker:
 
     def _tick(self, event: Tick) -> list[Decision]:
         now, turn = event.now, self._open
-        if self.state is State.MAYBE_DONE:
+        if self.state is State.MAYBE_DONE and turn is not None:
+            if not turn.asked and turn.end is not None and now >= turn.end + self.options.min_delay_s:
+                return self._ask(turn)
             return self._settle(now)
         if self.state is State.USER_SPEAKING and turn is not None:
             if self._automatic and now >= turn.start + self.options.max_turn_s:
                 turn.end, turn.forced = now, True
                 self.state = State.MAYBE_DONE
-                return [CutInput(turn.turn), Recognise(turn.turn, turn.revision)]
+                return [CutInput(turn.turn), *self._ask(turn)]
         elif self.state in (State.SPEAKING, State.HELD) and turn is not None:
             return self._judge_sound(now, turn, event.voiced_until)
         elif self.state is State.LISTENING and self._idle_at is not None and now >= self._idle_at:
@@ -296,9 +306,11 @@ class TurnTaker:
 
     def _judge_sound(self, now: float, turn: _Open, voiced_until: float | None) -> list[Decision]:
         if turn.end is None:
-            voiced_s = (now if voiced_until is None else voiced_until) - turn.start
-            if self.interruption.over(voiced_s, self.options) is Verdict.INTERRUPT:
+            voice_end = now if voiced_until is None else voiced_until
+            if self.interruption.over(voice_end - turn.start, self.options) is Verdict.INTERRUPT:
                 return self._barge_in(now)
+            if now - voice_end >= self.options.pause_s + self.options.decide_s:
+                return self._false_alarm()  # the audio stopped coming: there will be no pause edge
             if self._hold_until is not None and now >= self._hold_until:
                 self._hold_until = None
                 if voiced_until is None or now - voiced_until < _VOICE_ON_S:
@@ -322,8 +334,11 @@ class TurnTaker:
             wake = self._idle_at
         elif self.state is State.USER_SPEAKING and turn is not None and self._automatic:
             wake = turn.start + options.max_turn_s
-        elif self.state is State.MAYBE_DONE and turn is not None and turn.text is not None:
-            wake = self._due(turn)
+        elif self.state is State.MAYBE_DONE and turn is not None and turn.end is not None:
+            if not turn.asked:
+                wake = turn.end + options.min_delay_s
+            elif turn.text is not None:
+                wake = self._due(turn)
         elif self.state in (State.SPEAKING, State.HELD) and turn is not None:
             if turn.end is None:
                 wake = max(now + _LOOK_AGAIN_S, turn.start + options.interrupt_after_s)
@@ -364,7 +379,7 @@ class TurnTaker:
             self._owes_answer = self._owes_answer or event.answer
             if self.state is State.MAYBE_DONE:  # the guess does not know what was typed
                 turn.revision += 1
-                redo = Recognise(turn.turn, turn.revision) if turn.text is None else None
+                redo = Recognise(turn.turn, turn.revision) if turn.asked and turn.text is None else None
                 again = Guess(turn.turn, turn.revision, turn.text) if turn.text else None
                 drop: list[Decision] = [Reopen(turn.turn, turn.revision, speech=False)]
                 return drop + [d for d in (redo, again if self.options.speculate else None) if d is not None]
@@ -382,6 +397,7 @@ class TurnTaker:
     def _committed(self, now: float) -> list[Decision]:
         decisions: list[Decision] = []
         if self.response_live:
+            self._owes_answer = self._owes_answer or (self.state is State.THINKING and self._answering)
             decisions += self._stopped(now)
         if self._open is None:
             decisions.append(self._new_turn(now))
@@ -390,7 +406,8 @@ class TurnTaker:
         turn.forced = True
         if turn.end is None:
             turn.end = now
-            decisions.append(Recognise(turn.turn, turn.revision))
+        if not turn.asked:
+            decisions += self._ask(turn)
         self.state = State.MAYBE_DONE
         return decisions + self._settle(now)
 

@@ -16,9 +16,11 @@ class UserTurn:
         number: As the turn taker counts.
         item_id: Names it in events and, once certain, in the history.
         revision: Raised each time the user goes on after a pause.
+        announced: The owner was told of it; before, it is only a sound over the agent's voice.
         settled: Words of stretches that are not recognised again.
         text: Words of the current revision, settled ones included.
         speech_end: Loop time of the last sample of speech.
+        paused_at: Loop time when the pause after it was noticed.
         committed_at: Loop time when it became certain.
         asr_s: How long the recognition that was used took.
         work: Recognition and guess of the current revision.
@@ -29,9 +31,11 @@ class UserTurn:
     item_id: str
     scope: Scope
     revision: int = 0
+    announced: bool = False
     settled: str = ""
     text: str = ""
     speech_end: float | None = None
+    paused_at: float | None = None
     committed_at: float | None = None
     asr_s: float | None = None
     work: Scope | None = None

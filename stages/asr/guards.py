@@ -34,11 +34,15 @@ FEW_WORDS = 3
 FASTEST_WORDS_PER_S = 8.0
 """More words than this a second of voiced audio nobody says (480 a minute)."""
 
+FAST_WORDS_PER_S = 4.0
+"""Above this repetitive text is a loop rather than a list (240 a minute)."""
+
 SLOWEST_WORDS_PER_S = 0.7
 """Fewer words than this a second of voiced audio mean that the pass ended early."""
 
 _TRUNCATION_LEAST_S = 3.0
 _RUN_WORDS = 3  # so many copies of a phrase in a row are a loop, unless a wider window says so too
+_TAIL_WORDS = 4
 _INVENTED = frozenset(
     {
         "thank you",
@@ -113,12 +117,14 @@ def judge(hypothesis: Hypothesis, voiced_s: float) -> Judgement:
         return Judgement(Severity.SILENT, "invented")
     if not words:
         return Judgement(Severity.SUSPECT, "no_words")
-    if compression_ratio(h.text) > COMPRESSION_RATIO:
-        return Judgement(Severity.BAD, "repetition")
     if h.cut:
         return Judgement(Severity.BAD, "endless")
     if count > FASTEST_WORDS_PER_S * voiced_s + 2:
         return Judgement(Severity.BAD, "too_fast")
+    if compression_ratio(h.text) > COMPRESSION_RATIO:
+        # People do count and chant, at a human pace; a loop fills the window.
+        hurried = count > FAST_WORDS_PER_S * voiced_s
+        return Judgement(Severity.BAD if hurried else Severity.SUSPECT, "repetition")
     if h.average_logprob < LOGPROB:
         return Judgement(Severity.BAD, "improbable")
     if repeats(words):
@@ -146,14 +152,16 @@ def _words(text: str) -> list[str]:
 
 
 def repeats(words: list[str]) -> bool:
-    """Whether the same two or more words follow each other twice, or one word :data:`_RUN_WORDS` + 1
-    times."""
+    """Whether the same two or more words follow each other twice, one word :data:`_RUN_WORDS` + 1 times, or
+    the text ends in the middle of saying again what it just said."""
     n = len(words)
-    for size in range(1, n // 2 + 1):
+    for size in range(1, n):
         copies = 2 if size > 1 else _RUN_WORDS + 1
         matched = 0
         for i in range(size, n):
             matched = matched + 1 if words[i] == words[i - size] else 0
             if matched >= size * (copies - 1):
                 return True
+        if matched >= _TAIL_WORDS:
+            return True
     return False

@@ -79,6 +79,9 @@ def _is_steady(audio: Pcm16) -> bool:
     return bool(rise.max() < STEADY_DB)
 
 
+_AS_QUIET_DB = 3.0  # of places about as quiet the last one is taken: it makes fewer pieces
+
+
 def cut_points(levels: npt.NDArray[np.float32], longest_s: float, shortest_s: float = 5.0) -> list[int]:
     """Where to cut long audio into pieces of at most ``longest_s``, in samples: at the quietest 100 ms that
     leave as few pieces as possible and none under ``shortest_s``. Empty when it is short enough."""
@@ -94,6 +97,7 @@ def cut_points(levels: npt.NDArray[np.float32], longest_s: float, shortest_s: fl
         if longest - first < 2 * shortest:
             first = longest - 2 * shortest
         last = min(longest, rest - shortest)
-        start += first + int(np.argmin(smooth[start + first : start + last + 1]))
+        quiet = smooth[start + first : start + last + 1]
+        start += first + int(np.flatnonzero(quiet <= quiet.min() + _AS_QUIET_DB)[-1])
         cuts.append(start * _BLOCK)
     return cuts

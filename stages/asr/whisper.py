@@ -132,7 +132,7 @@ class WhisperCt2:
 
         ``language`` is a code like ``"de"`` or ``"en-US"``; ``None`` detects it (multilingual models).
         ``rejected`` of the result: ``"silence"``, ``"click"``, ``"steady"`` (by level alone),
-        ``"no_speech"``, ``"invented"``, ``"no_words"``, ``"repetition"``, ``"endless"``, ``"too_fast"``.
+        ``"no_speech"``, ``"invented"``, ``"no_words"``, ``"endless"``, ``"too_fast"``.
 
         Raises:
             BadAudio: Not one-dimensional int16, or longer than 120 s.
@@ -248,10 +248,10 @@ def _badness(found: tuple[Hypothesis, Judgement]) -> tuple[int, float]:
 
 
 def _usable(judgement: Judgement) -> bool:
-    """Whether the best of all passes is taken for what was said. Improbable text is: the reference keeps
-    it too."""
+    """Whether the best of all passes is taken for what was said. What only seems unlikely is (the reference
+    keeps it too); what nobody can have said in that time is not."""
     if judgement.severity is Severity.BAD:
-        return judgement.reason == "improbable"
+        return judgement.reason in ("improbable", "repetition")
     return judgement.severity is not Severity.SILENT and judgement.reason != "no_words"
 
 

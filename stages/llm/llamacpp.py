@@ -24,21 +24,20 @@ from typing import Any, Protocol
 
 from stages.llm.chat_chunks import ChunkReader
 from stages.llm.chat_format import Dialect, chosen_tools, request_body
-from stages.llm.handover import Handover, Slots
+from stages.llm.handover import Handover
+from stages.llm.slots import Slots
 from stages.llm.tool_grammar import forced_call_message, forced_call_schema, read_forced_call, without_tools
 from voice import models
 from voice.compute import ComputeGate
 from voice.errors import BadRequest, DeadlineExceeded, EngineFailed, ModelMissing
 from voice.executor import Executor, ThreadExecutor
-from voice.interfaces import ImagePart, ModelEvent, Prompt, TextDelta
+from voice.interfaces import Finished, ImagePart, ModelEvent, Prompt, TextDelta
 from voice.scope import Scope
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DIALECT = Dialect("llama.cpp", cache_prompt=True, extra={"return_progress": True})
 PREFILL_BATCH_TOKENS = 128
 """Tokens of a prompt computed at a time: how long other streams, and an abort, have to wait for a prefill."""
-PROMPT_CACHE_MIB = 256
-"""Memory for the prompts of sessions that have lost their slot to others."""
 STALL_S = 30.0
 """Longest time without a sign of life from the engine: a batch of a prefill, or a token."""
 
@@ -156,10 +155,15 @@ class LlamaCpp:
         """
         scope.check()
         chosen = chosen_tools(prompt)
-        server = await self._loaded()
-        body = json.dumps(self._request(prompt))
-        await self.slots.take(scope)
-        stream = Handover(self.slots.give_back)
+        try:
+            async with asyncio.timeout(scope.remaining()):
+                server = await self._loaded()
+        except TimeoutError:
+            raise DeadlineExceeded(f"the deadline passed while {self.name} was loading") from None
+        request = self._request(prompt)
+        slot = await self.slots.take(scope)
+        stream = Handover(lambda: self.slots.give_back(slot), on_stopping=lambda: self.slots.leaving(slot))
+        body = json.dumps(request | {"id_slot": slot})
         self._streams.add(stream)
         forget = scope.on_cancel(stream.stop)
         call: asyncio.Future[None] | None = None
@@ -182,7 +186,7 @@ class LlamaCpp:
             if chosen:
                 yield read_forced_call(written, reader.source)
             for event in reader.close():
-                yield event
+                yield Finished("tool_calls") if chosen and isinstance(event, Finished) else event
         finally:
             forget()
             stream.stop()
@@ -195,7 +199,9 @@ class LlamaCpp:
         self._closed = True
         for stream in list(self._streams):
             stream.stop()
-        self._server = None
+        server, self._server = [self._server], None
+        # Freeing joins llama.cpp's threads, which takes a tenth of a second: not on an event loop.
+        threading.Thread(target=server.clear, name="llama.cpp close").start()
         self._executor.close()
 
     async def _enter_gate(self, stack: AsyncExitStack, gate: ComputeGate, scope: Scope) -> None:
@@ -255,7 +261,7 @@ class LlamaCpp:
             if self._server is None:
                 path = find_gguf(self._model_path)
                 self._tools_in_template = b"tools" in chat_template(path)
-                self._server = start_server(path, self.threads, self.context_tokens, self.slots.slots)
+                self._server = start_server(path, self.threads, self.context_tokens, self.slots.count)
             return self._server
 
 
@@ -310,7 +316,7 @@ def start_server(path: Path, threads: int, context_tokens: int, slots: int) -> N
     params.model.path = str(path)
     params.n_ctx, params.n_parallel = context_tokens, slots
     params.n_batch = params.n_ubatch = PREFILL_BATCH_TOKENS
-    params.cache_ram_mib = PROMPT_CACHE_MIB
+    params.cache_ram_mib = 0  # its second prompt cache, which serves only requests that name no slot
     params.verbosity = -1
     params.warmup = params.use_jinja = params.cache_prompt = params.endpoint_metrics = True
     params.n_threads_http = 1

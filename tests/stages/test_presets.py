@@ -91,7 +91,7 @@ def test_a_warm_up_runs_every_engine_once() -> None:
     assert (stages.detector.windows, stages.detector.opened, stages.detector.closed) == (1, 1, 1)
     assert isinstance(stages.recogniser, ScriptedRecogniser)
     assert stages.recogniser.calls == 1
-    assert len(stages.recogniser.heard[0]) == 16_000  # five words of 0.2 s: what the synthesiser said, at 16 kHz
+    assert len(stages.recogniser.heard[0]) == 16_000  # five spoken words of 0.2 s
     assert isinstance(stages.synthesiser, ToneSynthesiser)
     assert stages.synthesiser.finished == 1
 

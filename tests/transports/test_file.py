@@ -13,9 +13,20 @@ import pytest
 import soundfile
 
 from transports.file import FileCaller, FileTurn
+from voice.agent import Agent
 from voice.errors import BadAudio, BadRequest
-from voice.interfaces import Pcm16
-from voice.testing import VirtualExecutor, VirtualLoop, run_virtual
+from voice.events import ResponseEnded, SessionEvent
+from voice.interfaces import Pcm16, Stages
+from voice.session import Session
+from voice.testing import (
+    ScriptedDetector,
+    ScriptedModel,
+    ScriptedRecogniser,
+    ToneSynthesiser,
+    VirtualExecutor,
+    VirtualLoop,
+    run_virtual,
+)
 
 LOUD = 8000
 
@@ -103,6 +114,14 @@ def test_each_file_begins_one_second_after_the_agent_has_finished(tmp_path: Path
     agent_end = loud_until(stereo[: round(turns[1].begin_s * rate), 1], rate)
     assert turns[1].begin_s == pytest.approx(agent_end + 1.0, abs=0.03)
     assert turns[1].end_s == pytest.approx(turns[1].begin_s + 0.25)
+
+
+def test_a_caller_lets_the_agent_finish_its_greeting(tmp_path: Path) -> None:
+    line = Line()
+    line._left = 24_000  # one second of greeting
+    (turn,) = hold([tone(tmp_path / "a.wav")], line)
+    assert turn.begin_s == pytest.approx(2.0, abs=0.02)
+    assert loud_from(line.audio, 16_000) == pytest.approx(turn.begin_s, abs=0.002)
 
 
 def test_the_recording_has_both_sides_where_they_were_heard(tmp_path: Path) -> None:
@@ -255,3 +274,37 @@ def test_real_time_is_kept_on_a_real_loop(tmp_path: Path) -> None:
     turns = asyncio.run(FileCaller([tone(tmp_path / "a.wav", 0.2)], gap_s=0.1).run(Line(0.1, 0.1)))
     assert not turns[0].timed_out
     assert time.process_time() - began < 1.0
+
+
+def test_a_session_answers_each_file_and_the_recording_holds_both_answers(tmp_path: Path) -> None:
+    async def main() -> tuple[list[FileTurn], list[ResponseEnded]]:
+        stages = Stages(
+            ScriptedDetector(),
+            ScriptedRecogniser(["what is new", "and then"]),
+            ScriptedModel(["Nothing much today.", "Nothing at all."]),
+            ToneSynthesiser(),
+        )
+        caller = FileCaller(
+            [tone(tmp_path / "a.wav", 1.0), tone(tmp_path / "b.wav", 1.0)],
+            record_to=tmp_path / "out.wav",
+            executor=VirtualExecutor(),
+        )
+        ended: list[ResponseEnded] = []
+
+        def note(event: SessionEvent) -> None:
+            if isinstance(event, ResponseEnded):
+                ended.append(event)
+
+        async with Session(Agent("Be brief.", stages), caller, on_event=note) as session:
+            turns = await caller.run(session)
+        return turns, ended
+
+    turns, ended = run_virtual(main())
+    assert [e.heard for e in ended] == ["Nothing much today.", "Nothing at all."]
+    assert not any(turn.timed_out for turn in turns)
+    stereo, rate = soundfile.read(tmp_path / "out.wav", dtype="int16")
+    for turn, response in zip(turns, ended, strict=True):
+        after = stereo[round(turn.end_s * rate) :, 1]
+        first_audio_s = turn.end_s + loud_from(after, rate)
+        assert response.times.first_audio_s == pytest.approx(first_audio_s, abs=0.04)
+        assert response.times.speech_end_s == pytest.approx(turn.end_s, abs=0.04)

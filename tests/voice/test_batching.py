@@ -1,9 +1,11 @@
-"""Batcher: order, refusals, cancelling, bad input, engine failures; and that no request gets another's result."""
+"""Batcher: order, refusals, cancelling, bad input, engine failures; and that no request gets another's
+result."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -247,7 +249,7 @@ def test_no_class_starves_under_endless_better_work() -> None:
     share = [call[0][0] for call in engine.calls].count("background")
     assert share == 3 and calls < 45  # one of eight calls each, and not more than that
     positions = [i for i, call in enumerate(engine.calls) if call[0][0] == "background"]
-    assert min(b - a for a, b in zip(positions, positions[1:], strict=False)) >= 8
+    assert min(b - a for a, b in itertools.pairwise(positions)) >= 8
 
 
 # ---------------------------------------------------------------- leaving before the call
@@ -657,7 +659,10 @@ def test_two_engines_behind_one_gate_run_by_class() -> None:
         guess = process.child("speculation", priority=Priority.SPECULATIVE)
         tasks = [ask(first, "busy", process)]
         await asyncio.sleep(0.01)
-        tasks += [ask(first, "guess", guess), ask(second, "partial", process.child("x", priority=Priority.PARTIAL))]
+        tasks += [
+            ask(first, "guess", guess),
+            ask(second, "partial", process.child("x", priority=Priority.PARTIAL)),
+        ]
         await asyncio.sleep(0.01)
         tasks += [ask(second, "committed", process)]  # lifts the second engine's place at the gate
         await asyncio.gather(*tasks)
@@ -723,7 +728,8 @@ def test_real_threads_run_one_call_at_a_time_on_one_loop_after_another() -> None
 def test_every_request_gets_its_own_result_or_its_own_error(
     seed: int, max_batch: int, buckets: int, bad_share: float, max_queue: int
 ) -> None:
-    """Result i carries the hash of input i over random arrivals, shapes, cancels, deadlines and bad inputs (B58)."""
+    """Result i carries the hash of input i over random arrivals, shapes, cancels, deadlines and bad inputs
+    (B58)."""
     chance = random.Random(seed)
     bad = {i for i in range(60) if chance.random() < bad_share}
     answers: Counter[int] = Counter()

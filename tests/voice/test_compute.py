@@ -16,7 +16,9 @@ from voice.scope import Priority, Reason, Scope
 from voice.testing import run_virtual
 
 
-async def hold(gate: ComputeGate, name: str, priority: Priority | Scope, log: list[str], s: float = 0.1) -> None:
+async def hold(
+    gate: ComputeGate, name: str, priority: Priority | Scope, log: list[str], s: float = 0.1
+) -> None:
     async with gate.slot(priority):
         log.append(name)
         await asyncio.sleep(s)

@@ -6,6 +6,8 @@ import re
 from enum import Enum, auto
 from functools import lru_cache
 
+from voice.spoken.languages import word_set
+
 
 class Stop(Enum):
     """What a full stop after a word means."""
@@ -18,25 +20,26 @@ class Stop(Enum):
 
 
 # Titles and the like, always followed by what they belong to.
-_NEVER = frozenset(
-    "dr mr mrs ms mx prof rev hon gen col maj capt cmdr lt sgt cpl pvt sen rep gov pres amb supt messrs mme mlle "
-    "e.g i.e eg ie cf viz vs approx ca fig figs eq eqs sec ch vol pp nos resp incl esp".split()
+_NEVER = word_set(
+    "dr mr mrs ms mx prof rev hon gen col maj capt cmdr lt sgt cpl pvt sen rep gov pres amb supt messrs "
+    "mme mlle e.g i.e eg ie cf viz vs approx ca fig figs eq eqs sec ch vol pp nos resp incl esp"
 )
 # Abbreviations that may also be the last word of a sentence.
-_MAYBE = frozenset(
-    "st ave blvd rd hwy mt ft jr sr esq inc ltd co corp llc bros dept univ assn est govt "
-    "jan feb mar apr jun jul aug sep sept oct nov dec mon tue tues wed thu thur thurs fri "
-    "etc al a.m p.m am pm ph.d m.d b.a m.a b.c a.d u.s u.k u.n e.u d.c no art ext max min tel temp".split()
+_MAYBE = word_set(
+    "st ave blvd rd hwy mt ft jr sr esq inc ltd co corp llc bros dept univ assn est govt jan feb mar "
+    "apr jun jul aug sep sept oct nov dec mon tue tues wed thu thur thurs fri etc al a.m p.m am pm ph.d "
+    "m.d b.a m.a b.c a.d u.s u.k u.n e.u d.c no art ext max min tel temp"
 )
 # Words that are common at the start of a sentence and rare after an abbreviation.
-_STARTERS = frozenset(
-    "the this that these those there then they their it its he she his her we our you your i i'm i'll it's we're "
-    "you'll you're that's there's but and so or if when while after before because although however also as at in on "
-    "for from with by to what where who why how which yes no not now let please would could should can do does did is "
-    "are was were have has had will a an all some many most each every another other one here next finally first "
-    "meanwhile instead overall once since until though".split()
+_STARTERS = word_set(
+    "the this that these those there then they their it its he she his her we our you your i i'm i'll "
+    "it's we're you'll you're that's there's but and so or if when while after before because although "
+    "however also as at in on for from with by to what where who why how which yes no not now let "
+    "please would could should can do does did is are was were have has had will a an all some many "
+    "most each every another other one here next finally first meanwhile instead overall once since "
+    "until though"
 )
-_ORDINAL_STOP = frozenset("de da no nb nn fi cs sk sl hr sr hu pl et lv is tr".split())
+_ORDINAL_STOP = word_set("de da no nb nn fi cs sk sl hr sr hu pl et lv is tr")
 _INITIALS = re.compile(r"[^\W\d_](?:\.[^\W\d_])*")
 _VOWEL = re.compile(r"[aeiouyàáâãäåæèéêëìíîïòóôõöøùúûüýœаеёиоуыэюяієї]", re.IGNORECASE)
 _LATIN = re.compile(r"[a-zà-ÿ]+", re.IGNORECASE)
@@ -54,7 +57,7 @@ def stop_after(word: str, language: str, first_in_sentence: bool) -> Stop:
         return Stop.NEVER
     if _INITIALS.fullmatch(word) or (low in _MAYBE and language == "en"):
         return Stop.NEVER if low in ("e.g", "i.e", "z.b", "d.h") else Stop.BEFORE_STARTER
-    if "." in word or "_" in word:
+    if "." in word or "_" in word or not word.isalpha() and any(c.isdigit() for c in word):
         return Stop.IN_NAME
     if language != "en" and _joins(word, "Xabc", language):
         return Stop.BEFORE_STARTER
@@ -65,7 +68,8 @@ def stop_after(word: str, language: str, first_in_sentence: bool) -> Stop:
 
 @lru_cache(maxsize=4096)
 def starts_sentence(following: str, word: str, language: str) -> bool:
-    """Does ``following``, a capitalised word after the abbreviation ``word`` and its stop, begin a sentence?"""
+    """Does ``following``, a capitalised word after the abbreviation ``word`` and its stop, begin a
+    sentence?"""
     if language == "en":
         return following.replace("’", "'").lower() in _STARTERS
     return not _joins(word, following, language)

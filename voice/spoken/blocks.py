@@ -37,18 +37,19 @@ class Wait:
 WAIT: Final = Wait()
 
 _INDENT = re.compile(r"[ \t]*")
+_INDENT_MAX = 250  # more is no indentation; endless space must not be held
 _HEADING = re.compile(r"#{1,6}[ \t]+")
 _ITEM = re.compile(r"[-*+•‣◦–][ \t]+(?:\[[ xX]\][ \t]+)?")
 _ITEM_PART = re.compile(r"[-*+•‣◦–](?:[ \t]+(?:\[(?:[ xX]\]?)?)?)?$")
 _ORDERED = re.compile(r"(\d{1,3})[.)][ \t]+")
 _ORDERED_PART = re.compile(r"\d{1,3}[.)]?$")
-_RULE = re.compile(r"([-*_=])(?:[ \t]*\1){2,}[ \t\r]*(?=\n|$)")
-_RULE_PART = re.compile(r"([-*_=])(?:[ \t]*\1)*[ \t\r]*$")
+_RULE = re.compile(r"([-*_=])(?:[ \t]*\1){2,99}[ \t\r]*(?=\n|$)")
+_RULE_PART = re.compile(r"([-*_=])(?:[ \t]*\1){0,99}[ \t\r]*$")
 _QUOTE = re.compile(r">[ \t]?")
 _SEPARATOR = re.compile(r"\|?[ \t]*:?-+[\s:|-]*?(?=\n|$)")
 _SEPARATOR_PART = re.compile(r"\|[ \t:|-]*\r?$")
-_FENCE = re.compile(r"(`{3,}|~{3,})[^`\n]{0,200}(?:\n|$)")
-_FENCE_PART = re.compile(r"(?:`+|~+)$|(?:`{3,}|~{3,})[^`\n]{0,200}$")
+_FENCE = re.compile(r"(`{3,60}|~{3,60})[^`\n]{0,200}(?:\n|$)")
+_FENCE_PART = re.compile(r"(?:`{1,60}|~{1,60})$|(?:`{3,60}|~{3,60})[^`\n]{0,200}$")
 
 
 def match_block(raw: str, pos: int, final: bool) -> Block | Wait | None:
@@ -58,6 +59,8 @@ def match_block(raw: str, pos: int, final: bool) -> Block | Wait | None:
     """
     indent = _INDENT.match(raw, pos)
     start = indent.end() if indent else pos
+    if start - pos > _INDENT_MAX:
+        return None
     if start >= len(raw):
         return None if final else WAIT
     match raw[start]:

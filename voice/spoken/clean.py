@@ -12,8 +12,8 @@ JOINT = "\ue000"  # a space at which clean text must not be cut; spoken as a spa
 class CleanText:
     """Text and, for each of its characters, where in the answer the written counterpart begins and ends.
 
-    Offsets count characters of the raw answer and never fall. Characters that were put in have an empty range;
-    characters that stand together for one thing (the host of a URL) share one range.
+    Offsets count characters of the raw answer and never fall. Characters that were put in have an empty
+    range; characters that stand together for one thing (the host of a URL) share one range.
     """
 
     text: str = ""
@@ -39,12 +39,13 @@ class CleanText:
         self.ends.extend([at] * len(text))
 
     def extend(self, end: int) -> None:
-        """Let the last character's range reach to ``end``: a closing mark or a link's target belongs to its word."""
+        """Let the last character's range reach to ``end``: a closing mark or a link's target belongs to its
+        word."""
         if not self.ends:
             return
-        first = self.starts[-1]
+        whole = (self.starts[-1], self.ends[-1])
         for i in range(len(self.ends) - 1, -1, -1):
-            if self.starts[i] != first:
+            if (self.starts[i], self.ends[i]) != whole:
                 break
             self.ends[i] = max(self.ends[i], end)
 

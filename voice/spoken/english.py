@@ -1,7 +1,7 @@
 """How numbers, money, times, dates, units, phone numbers and abbreviations are read in English.
 
-A table of patterns, tried in order; what an earlier rule has taken, a later one leaves alone. Ambiguous or unknown
-forms stay as they are written.
+A table of patterns, tried in order; what an earlier rule has taken, a later one leaves alone. Ambiguous or
+unknown forms stay as they are written.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from voice.spoken.english_units import CODES, CURRENCIES, MONTHS, TITLES, UNITS, Currency
+from voice.spoken.english_units import CODES, CURRENCIES, MONTH_NAMES, MONTHS, TITLES, UNITS, Currency
 from voice.spoken.numerals import cardinal, digits, number, ordinal, year
 
 _N = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"  # 1,234.5 or 1234.5
@@ -18,7 +18,13 @@ _FREE = r"(?<![\w.,:/$€£¥#-])"  # nothing of a longer number or name before
 _MINUS = r"(?:(?<![\w)\]])[-−])?"
 _END = r"(?![\w%]|[.,:/]\d)"
 _SCALE = {"k": "thousand", "m": "million", "mn": "million", "b": "billion", "bn": "billion", "t": "trillion"}
-_MONTH = "|".join(sorted((f"{m}\\.?" if len(m) < 5 and m not in ("May", "June", "July") else m for m in MONTHS), key=len, reverse=True))
+_MONTH = "|".join(
+    sorted(
+        (f"{m}\\.?" if len(m) < 5 and m not in ("May", "June", "July") else m for m in MONTHS),
+        key=len,
+        reverse=True,
+    )
+)
 _UNIT = "|".join(sorted(map(re.escape, UNITS), key=len, reverse=True))
 _TITLE = "|".join(sorted(map(re.escape, TITLES), key=len, reverse=True))
 _SIGN = "[" + "".join(CURRENCIES) + "]"
@@ -26,8 +32,27 @@ _YEAR_BEFORE = (
     r"(?:[Ii]n|[Ss]ince|[Yy]ear|[Dd]uring|[Uu]ntil|[Cc]irca|[Ss]pring|[Ss]ummer|[Aa]utumn|[Ff]all|[Ww]inter|"
     r"[Ee]arly|[Ll]ate|[Mm]id|[Bb]ack in|©)"
 )
-_FRACTIONS = {2: "half", 3: "third", 4: "quarter", 5: "fifth", 6: "sixth", 8: "eighth", 10: "tenth", 16: "sixteenth"}
-_VULGAR = {"½": (1, 2), "¼": (1, 4), "¾": (3, 4), "⅓": (1, 3), "⅔": (2, 3), "⅛": (1, 8), "⅜": (3, 8), "⅝": (5, 8), "⅞": (7, 8)}
+_FRACTIONS = {
+    2: "half",
+    3: "third",
+    4: "quarter",
+    5: "fifth",
+    6: "sixth",
+    8: "eighth",
+    10: "tenth",
+    16: "sixteenth",
+}
+_VULGAR = {
+    "½": (1, 2),
+    "¼": (1, 4),
+    "¾": (3, 4),
+    "⅓": (1, 3),
+    "⅔": (2, 3),
+    "⅛": (1, 8),
+    "⅜": (3, 8),
+    "⅝": (5, 8),
+    "⅞": (7, 8),
+}
 
 Reading = Callable[[re.Match[str]], str | None]
 
@@ -54,7 +79,7 @@ def _date(year_text: str, month: int, day: int) -> str | None:
 
 
 def _month_name(month: int) -> str:
-    return ("January February March April May June July August September October November December").split()[month - 1]
+    return MONTH_NAMES[month - 1]
 
 
 def _slash_date(m: re.Match[str]) -> str | None:
@@ -71,7 +96,8 @@ def _day_first(m: re.Match[str]) -> str | None:
     if not 1 <= day <= 31:
         return None
     tail = f", {year(int(m[3]))}" if m[3] else ""
-    return f"{'' if m.string[: m.start()].endswith('the ') else 'the '}{ordinal(day)} of {_month_name(MONTHS[m[2].rstrip('.')])}{tail}"
+    article = "" if m.string[: m.start()].endswith("the ") else "the "
+    return f"{article}{ordinal(day)} of {_month_name(MONTHS[m[2].rstrip('.')])}{tail}"
 
 
 def _clock(m: re.Match[str]) -> str | None:
@@ -223,9 +249,17 @@ def _dots(m: re.Match[str]) -> str:
 RULES: tuple[Rule, ...] = (
     _rule(r"(?<![\w-])(\d{4})-(\d{2})-(\d{2})(?![\w-])", lambda m: _date(m[1], int(m[2]), int(m[3]))),
     _rule(r"(?<![\w/])(\d{1,2})/(\d{1,2})/(\d{4})(?![\w/])", _slash_date),
-    _rule(rf"\b({_MONTH}) (\d{{1,2}})(?:st|nd|rd|th)?(?![\w:%/]|[.,]\d)(?:,? (\d{{4}})\b(?![.,:]\d))?", _month_first),
-    _rule(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? ({_MONTH})(?![\w])(?:,? (\d{{4}})\b(?![.,:]\d))?", _day_first),
-    _rule(rf"\b({_MONTH}),? (\d{{4}})\b(?![.,:]\d)", lambda m: f"{_month_name(MONTHS[m[1].rstrip('.')])} {year(int(m[2]))}"),
+    _rule(
+        rf"\b({_MONTH}) (\d{{1,2}})(?:st|nd|rd|th)?(?![\w:%/]|[.,]\d)(?:,? (\d{{4}})\b(?![.,:]\d))?",
+        _month_first,
+    ),
+    _rule(
+        rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? ({_MONTH})(?![\w])(?:,? (\d{{4}})\b(?![.,:]\d))?", _day_first
+    ),
+    _rule(
+        rf"\b({_MONTH}),? (\d{{4}})\b(?![.,:]\d)",
+        lambda m: f"{_month_name(MONTHS[m[1].rstrip('.')])} {year(int(m[2]))}",
+    ),
     _rule(r"[\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+", _dots),
     _rule(r"(?<![\w-])\+\d{1,3}[ .-]?(?:\(\d{1,4}\)[ .-]?)?\d{2,4}(?:[ .-]?\d{2,4}){1,4}(?![\w-])", _phone),
     _rule(r"(?<![\w+-])(?:1[ .-])?\(?\d{3}\)?[ .-]\d{3}[.-]\d{4}(?![\w-])", _phone),
@@ -237,7 +271,10 @@ RULES: tuple[Rule, ...] = (
         _money,
     ),
     _rule(rf"{_FREE}([-−]?)({_N})\s?({'|'.join(map(re.escape, CODES))})(?!\w)", _money_code),
-    _rule(r"(?<![\w.:])(\d{1,2}):(\d{2})(?::(?P<second>\d{2}))?(?:\s?(?P<half>[AaPp])\.?[Mm]\b\.?)?(?![:\w]|[.,]\d)", _clock),
+    _rule(
+        r"(?<![\w.:])(\d{1,2}):(\d{2})(?::(?P<second>\d{2}))?(?:\s?(?P<half>[AaPp])\.?[Mm]\b\.?)?(?![:\w]|[.,]\d)",
+        _clock,
+    ),
     _rule(r"(?<![\w.:,])(\d{1,2})()(?P<second>)\s?(?P<half>[AaPp])\.?[Mm]\b\.?", _clock),
     _rule(rf"(?<![\w.,])({_MINUS}(?:{_N}))(?:\s?[-–]\s?({_N}))?\s?%(?!\w)", _percent),
     _rule(rf"(?<![\w.,])({_MINUS}(?:{_N}))\s?°\s?([CF])?(?!\w)", _degrees),
@@ -255,7 +292,10 @@ RULES: tuple[Rule, ...] = (
     _rule(r"(?<![\w.,:/-])(\d{1,4})\s?[-–]\s?(\d{1,4})(?![\w/-]|[.,:]\d)", _range),
     _rule(rf"{_FREE}(?<![)\]])[-−](?:{_N}){_END}", _big),
     _rule(rf"{_FREE}(?:\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?|\d{{1,15}}\.\d{{1,15}}){_END}", _big),
-    _rule(rf"\b{_YEAR_BEFORE}[ -]((?:1[1-9]|20)\d\d){_END}(?!-)", lambda m: m.group()[: -len(m[1])] + year(int(m[1]))),
+    _rule(
+        rf"\b{_YEAR_BEFORE}[ -]((?:1[1-9]|20)\d\d){_END}(?!-)",
+        lambda m: m.group()[: -len(m[1])] + year(int(m[1])),
+    ),
     _rule(rf"{_FREE}\d{{4,15}}{_END}(?!-)", _big),
     _rule(r"\bDr\.(?=\s+[A-Z])", lambda m: "Doctor"),
     _rule(r"(?<=[a-z] )Dr\.(?!\w)", lambda m: "Drive" + _stop_at_end(m)),
@@ -264,7 +304,10 @@ RULES: tuple[Rule, ...] = (
     _rule(r"(?<=[a-z] )St\.(?=\s+[A-Z])", _saint_or_street),
     _rule(r"(?<=[a-z] )St\.(?!\w)", lambda m: "Street" + _stop_at_end(m)),
     _rule(rf"\b((?i:{_TITLE}))\.(?!\w)", _title),
-    _rule(r"(?<![A-Za-z0-9_])([A-Za-z][\w-]*)(?:\.[a-z][\w-]*)+\b", lambda m: None if re.fullmatch(r"(?:\w\.)+\w", m.group()) else _dots(m)),
+    _rule(
+        r"(?<![A-Za-z_])([A-Za-z][\w-]*)(?:\.[a-z][\w-]*)+\b",
+        lambda m: None if re.fullmatch(r"(?:\w\.)+\w", m.group()) else _dots(m),
+    ),
     _rule(r"(?<=\w)&(?=\w)", lambda m: " and "),
     _rule(r"(?<!\S)&(?!\S)", lambda m: "and"),
     _rule(r"(?<!\S)@(?=\s|\w)", lambda m: "at " if m.string[m.end() : m.end() + 1].strip() else "at"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from voice.spoken.languages import words
+
 
 @dataclass(frozen=True, slots=True)
 class Currency:
@@ -32,8 +34,10 @@ CODES = {
     "£": _POUND,
 }
 
-_FULL_MONTHS = "January February March April May June July August September October November December".split()
-MONTHS = {name: i for i, name in enumerate(_FULL_MONTHS, 1)} | {name[:3]: i for i, name in enumerate(_FULL_MONTHS, 1)}
+MONTH_NAMES = words("January February March April May June July August September October November December")
+MONTHS = {name: i for i, name in enumerate(MONTH_NAMES, 1)} | {
+    name[:3]: i for i, name in enumerate(MONTH_NAMES, 1)
+}
 MONTHS["Sept"] = 9
 
 UNITS = {

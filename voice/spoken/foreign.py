@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from decimal import Decimal
 from functools import lru_cache
 from types import ModuleType
 
-from voice.spoken.languages import words_of
+from voice.spoken.languages import word_set, words_of
 
 # Languages that part thousands with a point, narrow or plain space and decimals with a comma.
-_COMMA_DECIMAL = frozenset("de es fr it pt nl da no sv fi pl cs sk sl hr sr ro hu ru uk bg tr id vi is lt lv".split())
+_COMMA_DECIMAL = word_set("de es fr it pt nl da no sv fi pl cs sk sl hr sr ro hu ru uk bg tr id vi is lt lv")
 _NUMBER = (
     r"(?P<minus>(?<!\w)[-−])?(?P<whole>\d{1,3}(?:[.\u00a0\u202f ]\d{3})+|\d+)(?:,(?P<fraction>\d{1,6}))?"
 )
@@ -33,9 +34,7 @@ _MIN_DIGITS = 4  # shorter bare numbers are left to the voice
 @lru_cache(maxsize=1)
 def load() -> ModuleType:
     """Import num2words (about 60 ms). Called ahead by ``prepare``, off the event loop."""
-    import num2words
-
-    return num2words
+    return importlib.import_module("num2words")
 
 
 def replacements(text: str, language: str) -> list[tuple[int, int, str]]:

@@ -1,4 +1,5 @@
-"""What the mark at a place within a line is: emphasis, code, bracket, tag, entity, JSON, or just a character."""
+"""What the mark at a place within a line is: emphasis, code, bracket, tag, entity, JSON, or just a
+character."""
 
 from __future__ import annotations
 
@@ -8,11 +9,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from voice.spoken.blocks import WAIT, Wait
+from voice.spoken.languages import word_set
 from voice.spoken.silent import Json, LinkTarget, Silence, UntilTag
 
 _CITATION = re.compile(r"\[(?:\^[^\]\s]{1,30}|\d{1,3}(?:\s?[,–-]\s?\d{1,3}){0,4})\]")
 _CITATION_PART = re.compile(r"\[(?:\^[^\]\s]{0,30}|\d[\d ,–-]{0,24})?$")
-_JSON = re.compile(r'\[\s*\{\s*"|\{\s*"[^"\\\n]{0,60}"\s*:')
+_JSON = re.compile(r'\[\s{0,40}\{\s{0,40}"|\{\s{0,40}"[^"\\\n]{0,60}"\s{0,40}:')
 _JSON_PART = re.compile(r'\[\s{0,40}(?:\{\s{0,40})?$|\{\s{0,40}(?:"[^"\\\n]{0,60}(?:"\s{0,40})?)?$')
 _TOOL_CALLS = "[TOOL_CALLS]"  # Mistral's mark: what follows, to the end, is no text
 _ENTITY = re.compile(r"&(?:#\d{1,6}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]\w{1,7});")
@@ -25,20 +27,22 @@ _TAG_PART = re.compile(
     r"""(?:\s+(?:[\w:@.-]+\s*(?:=\s*(?:"[^"<]*|'[^'<]*|[^\s"'<>]*))?)?)?\s*/?)?)?$"""
 )
 _TAG_MAX = 300
+_RUN_MAX = 64  # a longer run of one mark is dropped in parts, so that an endless one is not held
 _SPECIAL = re.compile(r"<\|[\w\s./:-]{0,60}\|>")  # chat templates' control tokens
 _SPECIAL_PART = re.compile(r"<(?:\|[\w\s./:-]{0,60}\|?)?$")
 _COMMENT_PART = re.compile(r"<(?:!-?)?$")
 _AUTOLINK = re.compile(r"<(?=https?://)", re.IGNORECASE)
 _AUTOLINK_PART = re.compile(r"<(?:h|ht|htt|https?:?/?)?$", re.IGNORECASE)
 
-_SWALLOWED = frozenset(
-    "think thinking thought thoughts reasoning reflection scratchpad analysis tool_call tool_calls tool_code tool_use "
-    "tool_response tool_result function_call function_calls function tool invoke script style".split()
+_SWALLOWED = word_set(
+    "think thinking thought thoughts reasoning reflection scratchpad analysis tool_call tool_calls "
+    "tool_code tool_use tool_response tool_result function_call function_calls function tool invoke "
+    "script style"
 )
-_BREAKING = frozenset("br p li div tr h1 h2 h3 h4 h5 h6 ul ol table blockquote".split())
-_HTML = _BREAKING | frozenset(
-    "a abbr b big center cite code del details em font hr i img ins kbd mark pre q s samp small span strike strong sub "
-    "summary sup tbody td th thead tt u var".split()
+_BREAKING = word_set("br p li div tr h1 h2 h3 h4 h5 h6 ul ol table blockquote")
+_HTML = _BREAKING | word_set(
+    "a abbr b big center cite code del details em font hr i img ins kbd mark pre q s samp small span "
+    "strike strong sub summary sup tbody td th thead tt u var"
 )
 
 
@@ -67,8 +71,10 @@ def match_emphasis(raw: str, pos: int, prev: str, opened: int, final: bool) -> M
     """A run of ``*``, ``_`` or ``~``. ``opened``: asterisks that are open before it."""
     char = raw[pos]
     end = pos + 1
-    while end < len(raw) and raw[end] == char:
+    while end < len(raw) and raw[end] == char and end - pos < _RUN_MAX:
         end += 1
+    if end - pos == _RUN_MAX:
+        return Mark(end, Act.SILENT)
     if end == len(raw) and not final:
         return WAIT
     after = raw[end : end + 1]
@@ -130,12 +136,12 @@ def match_angle(raw: str, pos: int, prev: str, final: bool) -> Mark | Wait | Non
         return Mark(pos + 1, Act.SILENT)
     if m := _SPECIAL.match(raw, pos):
         return Mark(m.end(), Act.SILENT)
-    if m := _TAG.match(raw, pos):
+    if (m := _TAG.match(raw, pos)) and m.end() - pos <= _TAG_MAX:
         return _tag(m, prev)
     if final:
         return None
     parts = (_TAG_PART, _SPECIAL_PART, _COMMENT_PART, _AUTOLINK_PART)
-    return WAIT if len(raw) - pos < _TAG_MAX and any(p.match(raw, pos) for p in parts) else None
+    return WAIT if len(raw) - pos <= _TAG_MAX and any(p.match(raw, pos) for p in parts) else None
 
 
 def _tag(m: re.Match[str], prev: str) -> Mark | None:

@@ -47,8 +47,21 @@ def words_of(language: str) -> LanguageWords:
     return _WORDS.get(language, _DEFAULT)
 
 
-# Scripts written without spaces between words (ideographs, kana, full-width forms): any two of their characters
-# may be cut apart. Hangul is written with spaces. Ranges: Unicode 15, CJK blocks.
-CJK = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3031-\u3035\u3038-\u303b\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003134f"
+def words(text: str) -> tuple[str, ...]:
+    """A table of words, written as one text."""
+    return tuple(text.split())
+
+
+def word_set(text: str) -> frozenset[str]:
+    """A set of words, written as one text."""
+    return frozenset(text.split())
+
+
+# Scripts written without spaces between words (ideographs, kana, full-width forms): any two of their
+# characters may be cut apart. Hangul is written with spaces. Ranges: Unicode 15, CJK blocks.
+CJK = (
+    "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3031-\u3035\u3038-\u303b\u3040-\u30ff"
+    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003134f"
+)
 FULL_STOPS = "。！？｡।॥؟۔։።"  # end a sentence without a space after them
 CLOSERS = "\"'”’)]}»」』）】》〉］"

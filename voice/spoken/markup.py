@@ -1,7 +1,7 @@
 """MarkupReader: from the raw stream to clean text, however the stream was cut.
 
-At every position it either knows what the next characters are, whatever may follow, or waits for more. What is
-decided never depends on where the stream was cut, so markup needs no second look and nothing is rescanned.
+At every position it either knows what the next characters are, whatever may follow, or waits for more. What
+is decided never depends on where the stream was cut, so markup needs no second look and nothing is rescanned.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ _EMOJI = re.compile(f"[{EMOJI}]")
 _URL = re.compile(r"https?://|www\.(?=[^\s.])", re.IGNORECASE)
 _URL_PART = re.compile(r"(?:h|ht|htt|https?:?/?|w|ww|www\.?)$", re.IGNORECASE)
 _HOST = re.compile(rf"(?:(?![{CJK}])[\w.-]){{0,255}}")
-_SPACES = re.compile(r"\s*")
-_CJK_END = re.compile(f"[{CJK}]$")
+_SPACES = re.compile(r"\s{0,256}")
+_CJK_CHAR = re.compile(f"[{CJK}]")
+_RUN_MAX = 64  # a longer run of one mark is dropped in parts, so that an endless one is not held
 _SHORT_LINE = 40  # characters; a shorter line that ends without punctuation was broken on purpose: a pause
 _ESCAPABLE = frozenset("\\`*_{}[]()#+-.!|<>~$&\"'/:;,?=@%^")
 
@@ -230,8 +231,8 @@ class MarkupReader:
     def _flow_on(self, pos: int) -> None:
         text = self.out.text
         if self._line_chars < _SHORT_LINE and text and (text[-1].isalnum() or text[-1] in ")\"'”’"):
-            self.out.insert("，" if _CJK_END.search(text) else ",", self._base + pos)
-        if not _CJK_END.search(text):
+            self.out.insert("，" if _CJK_CHAR.match(text[-1]) else ",", self._base + pos)
+        if not _CJK_CHAR.match(text[-1:]):
             self._space(pos + 1)
 
     def _open_new_line(self) -> None:
@@ -242,16 +243,16 @@ class MarkupReader:
 
     def _plain(self, pos: int, end: int, final: bool) -> int | None:
         raw = self._raw
-        for m in _URL.finditer(raw, pos, len(raw)):
-            if m.start() >= end:
+        for url in _URL.finditer(raw, pos, min(len(raw), end + 8)):
+            if url.start() >= end:
                 break
-            before = raw[m.start() - 1] if m.start() > pos else self._prev
+            before = raw[url.start() - 1] if url.start() > pos else self._prev
             if before.isascii() and before.isalnum():
                 continue
-            if m.start() > pos:
-                end = m.start()
+            if url.start() > pos:
+                end = url.start()
                 break
-            return self._url(m, final)
+            return self._url(url, final)
         if end == len(raw) and not final:
             if raw[end - 1] in "0123456789":  # may become a keycap emoji
                 end -= 1
@@ -303,8 +304,10 @@ class MarkupReader:
 
     def _backticks(self, pos: int, final: bool) -> int | None:
         raw, end = self._raw, pos
-        while end < len(raw) and raw[end] == "`":
+        while end < len(raw) and raw[end] == "`" and end - pos < _RUN_MAX:
             end += 1
+        if end - pos == _RUN_MAX:
+            return end
         if end == len(raw) and not final:
             return None
         run = end - pos

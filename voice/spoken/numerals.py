@@ -1,15 +1,18 @@
 """English number words: cardinals, ordinals, decimals, years, digits one by one.
 
-Our own and not a library's because they are needed within the first sentence, where loading one would be heard.
+Our own and not a library's because they are needed within the first sentence, where loading one would be
+heard.
 """
 
 from __future__ import annotations
 
-_ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_TENS = "zero ten twenty thirty forty fifty sixty seventy eighty ninety".split()
+from voice.spoken.languages import words
+
+_ONES = words(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen"
+)
+_TENS = words("zero ten twenty thirty forty fifty sixty seventy eighty ninety")
 _SCALES = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"), (10**3, "thousand"))
 _ORDINALS = {
     "one": "first",

@@ -22,7 +22,8 @@ _LEADING = " .,;:!?…·" + CLOSERS + _CJK_PUNCTUATION
 
 @dataclass(slots=True)
 class _Builder:
-    """Collects spoken text and spans; a span whose written range overlaps the one before is merged into it."""
+    """Collects spoken text and spans; a span whose written range overlaps the one before is merged into
+    it."""
 
     offset: int
     text: str = ""
@@ -39,7 +40,9 @@ class _Builder:
         start, end = start - self.offset, end - self.offset
         if spans and (start < spans[-1].written_end or end == start):
             last = spans[-1]
-            spans[-1] = Span(last.spoken_start, len(self.text), last.written_start, max(end, last.written_end))
+            spans[-1] = Span(
+                last.spoken_start, len(self.text), last.written_start, max(end, last.written_end)
+            )
         else:
             spans.append(Span(at, len(self.text), start, end))
 
@@ -60,7 +63,9 @@ class _Builder:
         self.spans[-1] = Span(last.spoken_start, len(self.text), last.written_start, end)
 
 
-def render(clean: CleanText, written: str, offset: int, language: str, max_chars: int, sentence: bool) -> Segment:
+def render(
+    clean: CleanText, written: str, offset: int, language: str, max_chars: int, sentence: bool
+) -> Segment:
     """Make a segment of ``clean``.
 
     Args:

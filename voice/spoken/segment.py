@@ -10,7 +10,8 @@ _WORD = re.compile(r"\S+")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """``spoken[spoken_start:spoken_end]`` stands for ``written[written_start:written_end]`` of the same segment.
+    """``spoken[spoken_start:spoken_end]`` stands for ``written[written_start:written_end]`` of the same
+    segment.
 
     A span is indivisible: a plain word, or a number, link or code block with all the words it is spoken as.
     """
@@ -36,7 +37,8 @@ class Segment:
 
     Attributes:
         spoken: Speakable text without line breaks; ``""`` when nothing of the stretch is meant for the ear.
-        written: The stretch exactly as the model wrote it. All segments' ``written`` joined are the whole text.
+        written: The stretch exactly as the model wrote it. All segments' ``written`` joined are the whole
+            text.
         spans: In order and without gaps over ``spoken``; the spaces after a word belong to its span. Written
             ranges rise, and what lies between them (markup, spaces) is silent.
         ends_sentence: A sentence, list item, heading or the answer ends here, not just a clause.
@@ -50,8 +52,9 @@ class Segment:
     def written_until(self, spoken_chars: float) -> str:
         """The written text that was heard when ``spoken_chars`` characters of ``spoken`` were heard.
 
-        A span counts as heard when at least half of its words' length was, so the cut lies at a word's end and
-        never inside a number, tag or URL. Rises with ``spoken_chars``; all of ``written`` once everything was heard.
+        A span counts as heard when at least half of its words' length was, so the cut lies at a word's end
+        and never inside a number, tag or URL. Rises with ``spoken_chars``; all of ``written`` once everything
+        was heard.
         """
         if spoken_chars >= len(self.spoken):
             return self.written

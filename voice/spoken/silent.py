@@ -1,4 +1,5 @@
-"""Stretches of an answer that are swallowed as they stream: reasoning, tool calls, code, link targets, URL tails.
+"""Stretches of an answer that are swallowed as they stream: reasoning, tool calls, code, link targets, URL
+tails.
 
 Each keeps a few characters of state, so an endless stretch holds nothing back and costs nothing.
 """
@@ -27,30 +28,27 @@ class Silence(Protocol):
 
 
 class UntilTag:
-    """Everything up to a closing mark (``</think>``, ``-->``), in any case of letters; ``""``: up to the end."""
+    """Everything up to a closing mark (``</think>``, ``-->``), in any case of letters; ``""``: up to the
+    end."""
 
     of_word = False
 
     def __init__(self, closing: str) -> None:
-        self.closing = closing.lower()
+        self.closing = closing
+        self._pattern = re.compile(re.escape(closing), re.IGNORECASE)
         self.done = False
 
     def step(self, raw: str, pos: int, final: bool) -> int | None:
         if not self.closing:
             return len(raw)
-        found = raw.lower().find(self.closing, pos) if raw.isascii() else self._find(raw, pos)
-        if found >= 0:
+        found = self._pattern.search(raw, pos)
+        if found:
             self.done = True
-            return found + len(self.closing)
+            return found.end()
         if final:
             return len(raw)
         end = max(pos, len(raw) - len(self.closing) + 1)  # the mark may have begun
         return end if end > pos else None
-
-    def _find(self, raw: str, pos: int) -> int:
-        """Lowering may change the length of other scripts, so offsets come from a search instead."""
-        m = re.compile(re.escape(self.closing), re.IGNORECASE).search(raw, pos)
-        return m.start() if m else -1
 
 
 class Json:
@@ -117,7 +115,8 @@ class Fence:
 
 
 class LinkTarget:
-    """``(…)`` after a link's label, with balanced parentheses. Given up at a blank line or after 2,000 characters."""
+    """``(…)`` after a link's label, with balanced parentheses. Given up at a blank line or after 2,000
+    characters."""
 
     of_word = True
     _MARK = re.compile(r"[()\n]")

@@ -1,13 +1,14 @@
 """Splitter: where clean text that is still growing may be cut, decided as soon as it is certain.
 
 A full stop after an ordinary word is certain at once. After a digit, an initial or an abbreviation the next
-character (or word) decides, and until it is known nothing is cut. Positions are looked at once: a position that
-must wait is where the next look begins.
+character (or word) decides, and until it is known nothing is cut. Positions are looked at once: a position
+that must wait is where the next look begins.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 
 from voice.spoken.abbreviations import (
@@ -30,9 +31,13 @@ _WORD_CHARS = "._'’-@/+&"
 _WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
 _SPACES = re.compile(r"[^\S\n]*")
 _ANY_WORD = re.compile(r"\w+(?:['’.,-]\w+)*")
-_CLAUSE = re.compile(rf"[,;:—–](?=\s)|(?<=\s)[-—–](?=\s)|[，、；：]|(?<=[^\s\d])[—–](?=\S)")
+_CLAUSE = re.compile(r"[,;:—–](?=\s)|(?<=\s)[-—–](?=\s)|[，、；：]|(?<=[^\s\d])[—–](?=\S)")
+_SPACE = re.compile(r"\s")
+_SPACE_AFTER_WORD = re.compile(r"(?<=[^\s\d])\s+")  # after a number its unit may come
 _CJK = re.compile(f"[{CJK}]")
 _BEFORE_NUMBER = re.compile(r"(?:[$€£¥]|\b(?:No|Dr|Mr|Mrs|Ms|Prof|St)\.)\s*$")
+_JOINED = "\u200c\u200d，、。！？；：,.;:" + CLOSERS
+_LONGEST_CLUSTER = 16  # characters stepped back over to keep marks with their letter
 _LONGEST_WORD = 64  # characters looked back over; a longer one is no abbreviation
 
 
@@ -101,7 +106,11 @@ class Splitter:
         if char in "!?":
             end = _end(_BANG_RUN, text, pos)
             after = text[end : end + 1]
-            if after == "=" or after == "_" or (after.isalnum() and not after.isupper() and not _CJK.match(after)):
+            if (
+                after == "="
+                or after == "_"
+                or (after.isalnum() and not after.isupper() and not _CJK.match(after))
+            ):
                 return end
             return self._after_closers(text, end)
         if char in ".…":
@@ -112,7 +121,9 @@ class Splitter:
         return Cut(_end(_CLOSERS, text, end), True, blind=end == len(text))
 
     def _is_clause(self, text: str, end: int) -> bool:
-        return len(_ANY_WORD.findall(text, 0, end)) >= self._first_clause_words and not _CJK.search(text, 0, end)
+        return len(_ANY_WORD.findall(text, 0, end)) >= self._first_clause_words and not _CJK.search(
+            text, 0, end
+        )
 
     # ------------------------------------------------------------ full stops
 
@@ -161,13 +172,17 @@ class Splitter:
 
     def _after_word(self, text: str, pos: int, after: str, final: bool) -> Cut | int | None:
         start = pos
-        while start and pos - start < _LONGEST_WORD and (text[start - 1].isalnum() or text[start - 1] in _WORD_CHARS):
+        while (
+            start
+            and pos - start < _LONGEST_WORD
+            and (text[start - 1].isalnum() or text[start - 1] in _WORD_CHARS)
+        ):
             start -= 1
         word = text[start:pos].lstrip(_WORD_CHARS)
         stop = stop_after(word, self._language, not text[:start].strip())
         if after.isalnum() or (after and after in "_@/-"):
-            # Right after an ordinary word only a lower-case letter goes on with a name (example.com, ASP.NET);
-            # anything else lacks a space.
+            # Right after an ordinary word only a lower-case letter goes on with a name (example.com,
+            # ASP.NET); anything else lacks a space.
             in_name = after.islower() or (after.isupper() and text[pos - 1].isupper())
             return pos + 1 if in_name or stop is not Stop.ENDS else Cut(pos + 1, True)
         if stop is Stop.ENDS:
@@ -184,7 +199,11 @@ class Splitter:
         if stop is Stop.UNLESS_LOWER or word.lower() == "no":
             ends = following[0].isupper()
         else:
-            ends = stop is not Stop.NEVER and following[0].isupper() and starts_sentence(following, word, self._language)
+            ends = (
+                stop is not Stop.NEVER
+                and following[0].isupper()
+                and starts_sentence(following, word, self._language)
+            )
         return self._after_closers(text, pos + 1) if ends else pos + 1
 
 
@@ -192,7 +211,7 @@ def _clause(text: str, pos: int, char: str, final: bool) -> Cut | int | None:
     """Clause marks: certain after a letter, part of a number after a digit."""
     before = text[pos - 1 : pos] if pos else ""
     if char in ",;:":
-        return Cut(pos + 1, False) if before.isalpha() or before in CLOSERS and before else pos + 1
+        return Cut(pos + 1, False) if before.isalpha() or (before in CLOSERS and before) else pos + 1
     if char == "-":
         after = text[pos + 1 : pos + 2]
         if not before.isspace():
@@ -237,7 +256,7 @@ def long_cut(text: str, limit: int, kept: list[tuple[int, int]]) -> int:
     def free(at: int) -> bool:
         return 0 < at <= limit and not any(start < at < end for start, end in kept)
 
-    for pattern, least in ((_CLAUSE, limit // 3), (re.compile(r"\s"), limit // 4)):
+    for pattern, least in ((_CLAUSE, limit // 3), (_SPACE, limit // 4)):
         places = [m.end() for m in pattern.finditer(text, 0, limit + 1) if free(m.end()) and m.end() >= least]
         if places:
             return places[-1]
@@ -245,23 +264,22 @@ def long_cut(text: str, limit: int, kept: list[tuple[int, int]]) -> int:
     for start, end in kept:
         if start < at < end and start:
             at = start
-    while at > 1 and _joins_previous(text[at : at + 1]):
-        at -= 1
-    return at
+    back = at
+    while back > max(1, at - _LONGEST_CLUSTER) and _joins_previous(text[back : back + 1]):
+        back -= 1
+    return back if not _joins_previous(text[back : back + 1]) else at
 
 
 def _joins_previous(char: str) -> bool:
     """Combining marks, joiners and closing punctuation stay with the character before."""
-    import unicodedata
-
-    return bool(char) and (unicodedata.combining(char) > 0 or char in "\u200c\u200d" or char in CLOSERS + "，、。！？；：,.;:")
+    return bool(char) and (unicodedata.combining(char) > 0 or char in _JOINED)
 
 
 def stalled_cut(text: str, kept: list[tuple[int, int]], words: int, language: str) -> Cut | None:
     """Where to cut when no more text has come for a while: as late as is safe.
 
-    A sentence's end is taken as such though nothing is known of what follows. Else the last clause mark or, with at
-    least ``words`` words before it, the last space: a word that may be incomplete is kept.
+    A sentence's end is taken as such though nothing is known of what follows. Else the last clause mark or,
+    with at least ``words`` words before it, the last space: a word that may be incomplete is kept.
     """
     body = text.rstrip()
     if body and (body[-1] in ".!?…" or body[-1] in FULL_STOPS):
@@ -271,10 +289,14 @@ def stalled_cut(text: str, kept: list[tuple[int, int]], words: int, language: st
             return Cut(len(body), True)
 
     def free(at: int) -> bool:
-        return at > 0 and not any(start < at < end for start, end in kept) and not _BEFORE_NUMBER.search(text[:at])
+        return (
+            at > 0
+            and not any(start < at < end for start, end in kept)
+            and not _BEFORE_NUMBER.search(text[:at])
+        )
 
     clauses = [m.end() for m in _CLAUSE.finditer(text) if free(m.end())]
-    spaces = [m.end() for m in re.finditer(r"\s+", text) if free(m.end()) and not text[: m.end()].rstrip()[-1:].isdigit()]
+    spaces = [m.end() for m in _SPACE_AFTER_WORD.finditer(text) if free(m.end())]
     if spaces and len(_ANY_WORD.findall(text, 0, spaces[-1])) >= words:
         return Cut(max(spaces[-1], clauses[-1] if clauses else 0), False)
     if clauses:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from voice.errors import BadRequest
-from voice.spoken import foreign
+from voice.spoken import normalise
 from voice.spoken.abbreviations import stop_after
 from voice.spoken.clean import CleanText
 from voice.spoken.languages import base_language, words_of
@@ -15,24 +15,26 @@ from voice.spoken.splitter import Cut, Splitter, long_cut, stalled_cut
 _LOOK_AHEAD = 48  # characters beyond max_chars that may still show where a number or word ends
 _SILENT_CHARS = 200  # unspoken text is given out at least this often
 _MIN_MAX_CHARS = 40
+_FEED_CHARS = 256
 
 
 def prepare(language: str) -> None:
-    """Load what ``language`` needs (up to 100 ms); call it off the event loop before the first conversation."""
+    """Load what ``language`` needs (up to 100 ms); call it off the event loop before the first
+    conversation."""
     base = base_language(language)
-    if base != "en":
-        foreign.load()
-        stop_after("a", base, False)
-        stop_after("abc", base, False)
+    normalise.load(base)
+    stop_after("abc", base, False)
 
 
 class SpeechText:
     """Turns an answer into speech text while it streams. Sans-I/O; one for each response.
 
-    The first clause is given out as soon as it is complete, then sentence by sentence. Deltas may be cut anywhere.
+    The first clause is given out as soon as it is complete, then sentence by sentence. Deltas may be cut
+    anywhere.
 
     Args:
-        language: The answer's language (``"en"``, ``"en-US"``, ``"it"``, …). Unknown ones are passed unchanged.
+        language: The answer's language (``"en"``, ``"en-US"``, ``"it"``, …). Unknown ones are passed
+            unchanged.
         max_chars: Longest ``Segment.spoken``, at least 40; what the synthesiser takes in one call.
         first_clause_words: Words that make the first clause worth speaking before its sentence is complete.
 
@@ -53,7 +55,9 @@ class SpeechText:
         self._written = ""  # what was fed and is in no segment yet
         self._given = 0  # length of the text that is in segments
         self._spoke = False  # a spoken segment was given out
-        self._blind_stop_at = -1  # where the last segment ended with a stop of which nothing was known after it
+        self._blind_stop_at = (
+            -1
+        )  # where the last segment ended with a stop of which nothing was known after it
         self._finished = False
 
     @property
@@ -68,12 +72,19 @@ class SpeechText:
         """More of the answer. Returns what can be spoken now."""
         if self._finished:
             raise BadRequest("The answer is finished: make a new SpeechText for the next one.")
-        self._written += delta
-        self._reader.feed(delta)
-        return self._cut(final=False)
+        segments: list[Segment] = []
+        for at in range(
+            0, len(delta), _FEED_CHARS
+        ):  # so that one huge delta costs no more than many small ones
+            piece = delta[at : at + _FEED_CHARS]
+            self._written += piece
+            self._reader.feed(piece)
+            segments += self._cut(final=False)
+        return segments
 
     def release(self) -> list[Segment]:
-        """The model has stalled: give out what is in hand up to the last safe word's end, and keep the rest."""
+        """The model has stalled: give out what is in hand up to the last safe word's end, and keep the
+        rest."""
         text = self._clean.text
         if not text.strip():
             return []
@@ -115,10 +126,13 @@ class SpeechText:
         return segments
 
     def _kept(self, text: str) -> list[tuple[int, int]]:
-        return [(start, end) for start, end, _ in speakable_replacements(text, self._language, self._max_chars)]
+        return [
+            (start, end) for start, end, _ in speakable_replacements(text, self._language, self._max_chars)
+        ]
 
     def _mend_blind_stop(self) -> None:
-        """``example.`` was given out and goes on with ``com``: say the point that was taken for a full stop."""
+        """``example.`` was given out and goes on with ``com``: say the point that was taken for a full
+        stop."""
         clean = self._clean
         if self._blind_stop_at < 0 or not clean.text:
             return
@@ -135,7 +149,8 @@ class SpeechText:
             part, sentence = head, cut.sentence
             segment = self._render(part, sentence)
             while len(segment.spoken) > self._max_chars:
-                limit = min(len(part.text) - 1, self._max_chars, len(part.text) * self._max_chars // len(segment.spoken))
+                size = len(part.text)
+                limit = min(size - 1, self._max_chars, size * self._max_chars // len(segment.spoken))
                 at = long_cut(part.text, max(limit, 1), self._kept(part.text))
                 part, sentence = head.slice(0, at), False
                 segment = self._render(part, sentence)

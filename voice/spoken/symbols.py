@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# Blocks of pictographs, dingbats, arrows-as-emoji and technical symbols; skin tones and flags are within the first.
-# Lone surrogates come from streams that cut an escaped pair: half an emoji, spoken as nothing.
+# Blocks of pictographs, dingbats, arrows-as-emoji and technical symbols; skin tones and flags are within the
+# first. Lone surrogates come from streams that cut an escaped pair: half an emoji, spoken as nothing.
 EMOJI = (
     "\U0001f000-\U0001faff\u2600-\u27bf\u2b00-\u2bff\u2300-\u23ff\u25a0-\u25ff\u00a9\u00ae\u2122\u2139"
     "\u203c\u2049\u3030\u303d\u3297\u3299\ufe0e\ufe0f\u20e3\U000e0020-\U000e007f\ud800-\udfff\ue000-\uf8ff\ufffd"

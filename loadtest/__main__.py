@@ -1,0 +1,53 @@
+"""``python -m loadtest COMMAND``: what the README's figures are printed by."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from voice.errors import VoiceError
+
+
+def main() -> int:
+    """Run a command; 0 when all bounds hold, 1 when not or on failure."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest", description="Measure conversations.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    prompts = commands.add_parser("prompts", help="turns, words and intelligibility over real recordings")
+    prompts.add_argument("folder", type=Path, help="recordings with a manifest.jsonl")
+    prompts.add_argument("--limit", type=int, help="only the first so many")
+    prompts.add_argument("--joined", type=float, metavar="GAP_S", help="as one stream with such gaps")
+    prompts.add_argument("--max-tokens", type=int, default=24, help="longest answer")
+    latency = commands.add_parser("latency", help="speculation on against off, single caller")
+    latency.add_argument("--turns", type=int, default=20)
+    latency.add_argument("--runs", type=int, default=3)
+    barge = commands.add_parser(
+        "barge-in", help="how soon the agent falls silent, and what the history keeps"
+    )
+    barge.add_argument("--turns", type=int, default=10)
+    barge.add_argument("--runs", type=int, default=3)
+    args = parser.parse_args()
+    try:
+        return 0 if asyncio.run(_run(args)) else 1
+    except VoiceError as error:
+        print(f"loadtest: {error}", file=sys.stderr)
+        return 1
+
+
+async def _run(args: argparse.Namespace) -> bool:
+    if args.command == "prompts":
+        from loadtest import prompts
+
+        return await prompts.run(args.folder, args.limit, args.joined, args.max_tokens)
+    if args.command == "latency":
+        from loadtest import latency
+
+        return await latency.run(args.turns, args.runs)
+    from loadtest import barge_in
+
+    return await barge_in.run(args.turns, args.runs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""A call as the load tests make it: real engines, a caller made of files, a recording, the answers and their times."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from loadtest.channels import Channels
+from transports.file import FileCaller, FileTurn
+from voice.agent import Agent
+from voice.audio import PcmAssembler
+from voice.chat import AgentEntry
+from voice.cli import INSTRUCTIONS
+from voice.events import Problem, ResponseEnded, SessionEvent, SpeechStarted, UserSaid
+from voice.interfaces import ModelOptions, Pcm16, Stages
+from voice.options import TurnOptions
+from voice.scope import Scope
+from voice.session import Session
+from voice.spoken import SpeechText
+
+
+@dataclass
+class CallRecord:
+    """What came of a call."""
+
+    channels: Channels
+    turns: list[FileTurn]
+    answers: list[ResponseEnded] = field(default_factory=list)
+    said: list[UserSaid] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    history: list[AgentEntry] = field(default_factory=list)
+    edges_s: list[float] = field(default_factory=list)  # when the detector noticed speech
+
+
+async def hold_call(
+    stages: Stages,
+    files: Sequence[Path],
+    recording: Path,
+    *,
+    options: TurnOptions | None = None,
+    max_tokens: int | None = None,
+) -> CallRecord:
+    """Play ``files`` to an agent in real time and record both sides."""
+    agent = Agent(INSTRUCTIONS, stages, turns=options or TurnOptions(idle_s=None))
+    if max_tokens is not None:
+        agent = replace(agent, model_options=ModelOptions(max_tokens=max_tokens))
+    caller = FileCaller(files, record_to=recording)
+    await caller.prepare()
+    answers: list[ResponseEnded] = []
+    said: list[UserSaid] = []
+    problems: list[str] = []
+    edges: list[float] = []
+
+    def note(event: SessionEvent) -> None:
+        match event:
+            case ResponseEnded():
+                answers.append(event)
+            case UserSaid():
+                said.append(event)
+            case Problem():
+                problems.append(event.message)
+            case SpeechStarted():
+                edges.append(event.edge_s)
+            case _:
+                pass
+
+    async with Session(agent, caller, on_event=note) as session:
+        turns = await caller.run(session)
+        history = [e for e in session.chat.entries if isinstance(e, AgentEntry)]
+    return CallRecord(Channels.load(recording), turns, answers, said, problems, history, edges)
+
+
+async def speech(stages: Stages, text: str) -> Pcm16:
+    """``text`` in the default voice, at the synthesiser's rate."""
+    speakable = SpeechText()
+    parts: list[Pcm16] = []
+    assembler = PcmAssembler()
+    with Scope("process") as scope:
+        for segment in [*speakable.feed(text), *speakable.finish()]:
+            if segment.spoken:
+                async for piece in stages.synthesiser.synthesise(segment.spoken, scope):
+                    parts.append(assembler.push(piece.pcm))
+    return np.concatenate(parts) if parts else np.zeros(0, np.int16)
+
+
+async def speech_file(stages: Stages, text: str, path: Path) -> Path:
+    """The same, in a file."""
+    soundfile.write(path, await speech(stages, text), stages.synthesiser.sample_rate)
+    return path
+
+
+def machine_load() -> str:
+    """The machine's load, to be printed beside figures: one-minute average and cores."""
+    return f"load {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores"

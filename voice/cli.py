@@ -1,0 +1,328 @@
+"""The command line, and the composition root: the only module of ``voice`` that knows engines and transports."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import soundfile
+
+from voice.agent import Agent, load_agent
+from voice.audio import PcmAssembler, read_file, resample
+from voice.errors import BadRequest, VoiceError
+from voice.interfaces import ASR_RATE_HZ, Pcm16, Recogniser, Stages, Synthesiser
+from voice.report import Report
+from voice.scope import Scope
+from voice.session import Session
+from voice.spoken import SpeechText
+
+INSTRUCTIONS = (
+    "You are a friendly voice assistant. Answer in one or two short sentences of plain spoken English."
+)
+_PIECE_S = 100.0
+"""Longest piece of a file that is recognised at once."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status: 0, 1 for failure, 2 for wrong use."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except BadRequest as error:
+        return _fail(str(error), 2)
+    except VoiceError as error:
+        return _fail(str(error), 1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:  # noqa: BLE001 - the last boundary: a sentence, not a traceback, for the user
+        if os.environ.get("VOICE_DEBUG"):
+            traceback.print_exc()
+        return _fail(f"unexpected {type(error).__name__}: {error} (VOICE_DEBUG=1 shows where)", 1)
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"voice: {message}", file=sys.stderr)
+    return status
+
+
+# ---------------------------------------------------------------- talk, console
+
+
+def _talk(args: argparse.Namespace) -> int:
+    if bool(args.caller) == bool(args.ask):
+        raise BadRequest("give the caller's audio files, or a question with --ask TEXT (one of the two)")
+    if args.out:
+        _check_out(args.out)
+    for file in args.caller or ():
+        if not Path(file).is_file():
+            raise BadRequest(f"there is no file {file}")
+    agent = _agent(args)
+    return asyncio.run(_talk_with_files(agent, args))
+
+
+async def _talk_with_files(agent: Agent, args: argparse.Namespace) -> int:
+    from stages import presets
+    from transports.file import FileCaller
+
+    with tempfile.TemporaryDirectory(prefix="voice-") as folder:
+        files = [Path(f) for f in args.caller]
+        caller = FileCaller(files, record_to=args.out) if files else None
+        if caller is not None:
+            await caller.prepare()  # a bad file is told before the engines are loaded
+        _say(args, "loading the engines …")
+        await presets.warm_up(agent.stages)
+        if caller is None:
+            for number, text in enumerate(args.ask):
+                files.append(Path(folder) / f"question-{number}.wav")
+                pcm = await _speech(agent.stages.synthesiser, text, None)
+                soundfile.write(files[-1], pcm, agent.stages.synthesiser.sample_rate)
+            caller = FileCaller(files, record_to=args.out)
+        report = Report(as_json=args.json)
+        session = Session(agent, caller, on_event=report)
+        async with session:
+            await caller.run(session)
+    report.finish(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    if args.out:
+        _say(args, f"recorded to {args.out}: left the caller, right the agent")
+    return 1 if report.failed and not report.latencies_ms else 0
+
+
+def _console(args: argparse.Namespace) -> int:
+    agent = _agent(args)
+    return asyncio.run(_talk_with_microphone(agent, args))
+
+
+async def _talk_with_microphone(agent: Agent, args: argparse.Namespace) -> int:
+    from stages import presets
+    from transports.microphone import Microphone
+
+    microphone = Microphone()
+    _say(args, "loading the engines …")
+    await presets.warm_up(agent.stages)
+    report = Report(as_json=args.json)
+    async with Session(agent, microphone, on_event=report) as session:
+        _say(args, "speak; end with Ctrl-C. Wear headphones: the agent hears what the loudspeaker plays.")
+        await microphone.run(session)
+    report.finish(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    return 0
+
+
+def _agent(args: argparse.Namespace) -> Agent:
+    """The agent that the options describe, with its models pulled."""
+    from stages import presets
+
+    if args.agent is None:
+        stages = presets.local(llm=args.llm, asr=args.asr, tts=args.tts)
+        return Agent(args.instructions or INSTRUCTIONS, stages)
+    agent = load_agent(args.agent)
+    if args.instructions:
+        agent.instructions = args.instructions
+    if args.llm or args.asr or args.tts:
+        agent.stages = _replaced(agent.stages, presets.local(llm=args.llm, asr=args.asr, tts=args.tts), args)
+    return agent
+
+
+def _replaced(stages: Stages, other: Stages, args: argparse.Namespace) -> Stages:
+    if args.llm:
+        stages = replace(stages, model=other.model)
+    if args.asr:
+        stages = replace(stages, recogniser=other.recogniser)
+    if args.tts:
+        stages = replace(stages, synthesiser=other.synthesiser)
+    return stages
+
+
+def _say(args: argparse.Namespace, text: str) -> None:
+    if not args.json:
+        print(text, file=sys.stderr, flush=True)
+
+
+# ---------------------------------------------------------------- speak, transcribe
+
+
+def _speak(args: argparse.Namespace) -> int:
+    from stages import presets
+
+    text = sys.stdin.read() if args.text == "-" else args.text
+    if not text.strip():
+        raise BadRequest("there is nothing to speak")
+    _check_out(args.out)
+    synthesiser = presets.local(tts=args.tts).synthesiser
+    pcm = asyncio.run(_speech(synthesiser, text, args.voice))
+    if pcm.size == 0:
+        raise BadRequest("nothing of the text can be spoken")
+    soundfile.write(args.out, pcm, synthesiser.sample_rate)
+    print(f"{args.out}: {pcm.size / synthesiser.sample_rate:.1f} s", file=sys.stderr)
+    return 0
+
+
+async def _speech(synthesiser: Synthesiser, text: str, voice: str | None) -> Pcm16:
+    """All of ``text``, made speakable and spoken."""
+    speakable = SpeechText(max_chars=min(300, synthesiser.max_chars))
+    segments = [*speakable.feed(text), *speakable.finish()]
+    parts: list[Pcm16] = []
+    with Scope("process") as scope:
+        for segment in segments:
+            assembler = PcmAssembler()
+            if segment.spoken:
+                async with aclosing(
+                    cast(Any, synthesiser.synthesise(segment.spoken, scope, voice=voice))
+                ) as pieces:
+                    async for piece in pieces:
+                        parts.append(assembler.push(piece.pcm))
+    return np.concatenate(parts) if parts else np.zeros(0, np.int16)
+
+
+def _transcribe(args: argparse.Namespace) -> int:
+    from stages import presets
+
+    audio = {file: read_file(file) for file in args.files}
+    recogniser = presets.local(asr=args.asr).recogniser
+    failed = 0
+    for file, (pcm, rate_hz) in audio.items():
+        try:
+            text = asyncio.run(_text_of(recogniser, resample(pcm, rate_hz, ASR_RATE_HZ), args.language))
+        except VoiceError as error:
+            failed += 1
+            print(f"voice: {file}: {error}", file=sys.stderr)
+            continue
+        if args.json:
+            print(json.dumps({"file": str(file), "text": text}, ensure_ascii=False), flush=True)
+        else:
+            print(f"{file}: {text}" if len(audio) > 1 else text, flush=True)
+    return 1 if failed else 0
+
+
+async def _text_of(recogniser: Recogniser, pcm: Pcm16, language: str | None) -> str:
+    texts: list[str] = []
+    with Scope("process") as scope:
+        for piece in _pieces(pcm):
+            texts.append((await recogniser.transcribe(piece, scope, language=language)).text.strip())
+    return " ".join(t for t in texts if t)
+
+
+def _pieces(pcm: Pcm16) -> list[Pcm16]:
+    """Cut long audio where it is quietest, near the end of each piece."""
+    pieces: list[Pcm16] = []
+    longest, search = int(_PIECE_S * ASR_RATE_HZ), 10 * ASR_RATE_HZ
+    step = ASR_RATE_HZ // 10
+    while pcm.size > longest:
+        tail = pcm[longest - search : longest].astype(np.float32).reshape(-1, step)
+        cut = longest - search + int(np.argmin(np.sum(tail * tail, axis=1))) * step + step // 2
+        pieces.append(pcm[:cut])
+        pcm = pcm[cut:]
+    return [*pieces, pcm]
+
+
+def _check_out(out: str) -> None:
+    folder = Path(out).resolve().parent
+    if Path(out).is_dir() or not folder.is_dir():
+        raise BadRequest(
+            f"{out} can't be written: "
+            + ("it is a folder" if Path(out).is_dir() else f"there is no folder {folder}")
+        )
+    if Path(out).suffix.lower() != ".wav":
+        raise BadRequest(f"{out} must end in .wav")
+
+
+# ---------------------------------------------------------------- models
+
+
+def _models(args: argparse.Namespace) -> int:
+    from voice import models
+
+    if args.action == "list":
+        rows = models.rows(args.names or None)
+    elif args.action == "pull":
+        if not args.names:
+            raise BadRequest("name the models to pull; `voice models list` shows them")
+        rows = models.pull_all(args.names)
+    else:
+        rows = models.verify(args.names or None)
+    width = max((len(row.name) for row in rows), default=0)
+    for row in rows:
+        size = models.size_text(row.size_bytes)
+        detail = f"  {row.detail}" if row.detail else ""
+        print(f"{row.name:<{width}}  {size:>8}  {row.licence:<12}  {row.state:<13}  {row.purpose}{detail}")
+    return 0 if args.action == "list" or all(row.ok for row in rows) else 1
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="voice", description="Talk to agents: locally, from files, by microphone."
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    talk = commands.add_parser("talk", help="hold a conversation with a caller made of audio files")
+    talk.add_argument(
+        "caller", nargs="*", metavar="CALLER.wav", help="what the caller says; each file is a turn"
+    )
+    talk.add_argument(
+        "--ask", action="append", metavar="TEXT", help="have the default voice ask this instead of a file"
+    )
+    talk.add_argument(
+        "--out", metavar="RECORDING.wav", help="record the call: left the caller, right the agent"
+    )
+    _add_agent_options(talk)
+    talk.set_defaults(run=_talk)
+
+    console = commands.add_parser("console", help="hold a conversation by microphone and loudspeaker")
+    _add_agent_options(console)
+    console.set_defaults(run=_console)
+
+    speak = commands.add_parser("speak", help="speak a text into a file")
+    speak.add_argument("text", metavar="TEXT", help="what to say; - reads it from standard input")
+    speak.add_argument("--out", required=True, metavar="a.wav")
+    speak.add_argument("--tts", metavar="NAME", help="a voice of the catalogue, or a Piper .onnx file")
+    speak.add_argument("--voice", metavar="NAME", help="a speaker of a voice that has several")
+    speak.set_defaults(run=_speak)
+
+    transcribe = commands.add_parser("transcribe", help="write down what is said in files")
+    transcribe.add_argument("files", nargs="+", metavar="FILE")
+    transcribe.add_argument("--asr", metavar="NAME", help="a recogniser of the catalogue, or a model folder")
+    transcribe.add_argument("--language", metavar="CODE", help="such as en; default: the model finds out")
+    transcribe.add_argument("--json", action="store_true", help="one object a line")
+    transcribe.set_defaults(run=_transcribe)
+
+    models = commands.add_parser("models", help="list, pull or verify models")
+    models.add_argument("action", nargs="?", choices=("list", "pull", "verify"), default="list")
+    models.add_argument("names", nargs="*", metavar="NAME")
+    models.set_defaults(run=_models)
+    return parser
+
+
+def _add_agent_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a transcript")
+    parser.add_argument("--agent", metavar="FILE.py:NAME", help="the agent to talk to, from a Python file")
+    parser.add_argument("--instructions", metavar="TEXT", help="what the agent is told (the system prompt)")
+    parser.add_argument(
+        "--llm", metavar="URL_OR_NAME", help="an OpenAI-compatible server (URL#model) or a local model"
+    )
+    parser.add_argument(
+        "--asr", metavar="NAME", help="the recogniser: whisper-tiny.en, whisper-base or a folder"
+    )
+    parser.add_argument(
+        "--tts", metavar="NAME", help="the voice: a name of the catalogue or a Piper .onnx file"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
