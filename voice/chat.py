@@ -146,10 +146,9 @@ class Chat:
         left = self.limits.images
         for entry in reversed(self.entries):
             if isinstance(entry, UserEntry | ToolEntry) and entry.images:
-                if left <= 0:
-                    if isinstance(entry, UserEntry):
-                        entry.text = f"{_OLD_IMAGE.text} {entry.text}".strip()
-                    entry.images = ()
+                if left <= 0 and isinstance(entry, UserEntry):
+                    entry.text = f"{_OLD_IMAGE.text} {entry.text}".strip()
+                entry.images = entry.images[:left]
                 left -= len(entry.images)
 
     def _trim(self) -> None:
@@ -187,6 +186,7 @@ class Chat:
         saying: str | None = None,
     ) -> Prompt:
         """What the model is shown. ``saying``: user words that are not certain yet (a guess), added at the end."""
+        self._forget_images()  # a tool may have returned some since the last entry
         messages: list[Message] = []
         if self.instructions:
             messages.append(_text("system", self.instructions))

@@ -83,7 +83,7 @@ class SpeechOptions:
     gap_s: float = 2.0
     release_s: float = 0.6
     first_audio_s: float = 2.5
-    synthesis_s: float = 5.0
+    synthesis_s: float = 10.0
     filler: str = "One moment."
     apology: str = "Sorry, something went wrong. Could you say that again?"
     empty: str = "Sorry, I have no answer to that."

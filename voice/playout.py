@@ -24,6 +24,8 @@ _EMPTY: Pcm16 = np.zeros(0, np.int16)
 
 _USUAL_PACE = 15.0
 """Characters a second of read English, about 150 words a minute; used until the voice's own pace is known."""
+_REPORT_SLACK_S = 0.05
+"""A client may report this much more than can have been played by our clock."""
 _PACE_FROM_S = 0.3
 """Shorter stretches say little about a voice's pace."""
 
@@ -50,7 +52,8 @@ class Pace:
 class Mark:
     """Where a stretch of text lies in a track, in samples. ``voiced_end`` leaves out trailing silence.
 
-    ``partial``: only a part of its audio has been made, so far or for good."""
+    ``partial``: only a part of its audio has been made, so far or for good. ``trimmed``: samples of leading silence
+    that were left out before ``start``; the times of ``words`` count them."""
 
     segment: Segment
     start: int
@@ -58,10 +61,12 @@ class Mark:
     voiced_end: int
     words: tuple[SpokenWord, ...] = ()
     partial: bool = False
+    trimmed: int = 0
 
     def written_at(self, position: int, rate_hz: int, chars_per_s: float = _USUAL_PACE) -> str:
         """The written text heard when the ear is at ``position``; ``chars_per_s`` is the voice's pace."""
-        if position >= self.voiced_end and not self.partial:
+        missing = self.segment.spoken and self.end == self.start
+        if position >= self.voiced_end and not self.partial and not missing:
             return self.segment.written
         if position <= self.start:
             return ""
@@ -70,7 +75,7 @@ class Mark:
 
     def _spoken_chars(self, position: int, rate_hz: int, chars_per_s: float) -> float:
         spoken = self.segment.spoken
-        at_s = (position - self.start) / rate_hz
+        at_s = (position - self.start + self.trimmed) / rate_hz
         found = 0
         chars = 0.0
         for word in self.words:
@@ -100,6 +105,7 @@ class Track:
         made: Samples synthesised so far.
         taken: Samples that left towards the ear.
         ended: Nothing more will be made.
+        most: Once it is over, how many samples the ear can have had at most.
     """
 
     response_id: str
@@ -109,6 +115,7 @@ class Track:
     made: int = 0
     taken: int = 0
     ended: bool = False
+    most: int | None = None
     marks: list[Mark] = field(default_factory=list)
     waited_s: float = 0.0
     pace: Pace = field(default_factory=Pace)
@@ -193,7 +200,7 @@ class Track:
 
     def written_at(self, position: int) -> list[tuple[Mark, str]]:
         """Each stretch of text with the part of it heard at ``position`` (samples of this track)."""
-        position = min(position, self.made)
+        position = min(position, self.made if self.most is None else self.most)
         return [(m, m.written_at(position, self.rate_hz, self.pace.chars_per_s)) for m in self.marks]
 
 
@@ -256,13 +263,12 @@ class Playout:
         if track is None or self.held:
             return _EMPTY
         first = track.taken == 0
+        now = asyncio.get_running_loop().time()
+        self._advance(now)  # with what was there so far: the ear did not play what comes only now
         out = track.read(samples)
         if out.size:
-            now = asyncio.get_running_loop().time()
-            self._advance(now)
             self._last_read_at = now
             if first:
-                self._ear_at = now
                 self._on_audible(track)
         self._tell_drained()
         return out
@@ -283,11 +289,19 @@ class Playout:
     def report(self, response_id: str, position: int) -> None:
         """The transport or its client says how many samples of an answer the ear has had.
 
-        Clamped to what was sent; never goes back. Ignored for an answer that is over.
+        Clamped to what was sent and to the time that passed; never goes back. Ignored for an answer that is over.
         """
         track = self._track
         if track is not None and track.response_id == response_id:
-            self._reported = max(min(position, track.taken), self._reported or 0)
+            most = self._most(track, asyncio.get_running_loop().time())
+            self._reported = max(min(position, most), self._reported or 0)
+
+    def _most(self, track: Track, now: float) -> int:
+        """How many samples of the current track the ear can have had."""
+        if self.capabilities.playout == "can_pause":
+            return track.taken
+        self._advance(now)
+        return min(track.taken, int(self._ear + _REPORT_SLACK_S * self.rate_hz))
 
     def position(self, now: float) -> int:
         """Samples of the current track that the ear has had."""
@@ -325,7 +339,9 @@ class Playout:
         track = self._track
         if track is None:
             return None
-        position = self.position(asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        position = self.position(now)
+        track.most = self._most(track, now)
         track.drop()
         self._track = None
         self.held = False

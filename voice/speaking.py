@@ -173,7 +173,9 @@ class Speaker:
     async def _deliver(self, pcm: Pcm16, mark: Mark) -> None:
         rate_hz = self.parts.rate_hz
         if not self._audible and pcm.size:  # the answer begins with a sound, not with the voice's silence
+            made = pcm.size
             pcm = trim_leading_silence(pcm, rate_hz)
+            mark.trimmed += made - pcm.size
             self._audible = pcm.size > 0
         if pcm.size == 0:
             return

@@ -36,7 +36,7 @@ from voice.scope import Scope
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DIALECT = Dialect("llama.cpp", cache_prompt=True, extra={"return_progress": True})
-PREFILL_BATCH_TOKENS = 128
+PREFILL_BATCH_TOKENS = 64
 """Tokens of a prompt computed at a time: how long other streams, and an abort, have to wait for a prefill."""
 STALL_S = 30.0
 """Longest time without a sign of life from the engine: a batch of a prefill, or a token."""

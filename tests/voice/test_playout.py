@@ -1,4 +1,4 @@
-"""Playout: only the current answer is heard, silence is immediate, and the heard position is never more than the truth."""
+"""Playout: only the current answer is heard, silence is immediate, the ear is never thought ahead of itself."""
 
 from __future__ import annotations
 
@@ -371,7 +371,7 @@ def test_word_times_put_the_cut_where_the_words_are() -> None:
 
 def test_a_number_is_heard_whole_or_not_at_all() -> None:
     mark = mark_of("It costs $49.95 today.", 3.0)
-    for at in range(0, 301):
+    for at in range(301):
         heard = mark.written_at(round(at * RATE / 100), RATE)
         assert "$49.95" in heard or "$" not in heard, heard
 
@@ -391,10 +391,47 @@ def test_a_position_beyond_what_was_made_is_the_end_of_what_was_made() -> None:
         track = new_track()
         first, second = segments("One two three four five. Six seven eight nine ten.")
         await track.put(sound(1.0), track.begin(first), RATE)
-        track.begin(second)  # nothing of it is made
+        track.begin(second).partial = True  # nothing of it is made yet
         assert heard_text(track.written_at(100 * RATE)).rstrip() == first.written.rstrip()
 
     run_virtual(main())
+
+
+def test_a_sentence_that_is_half_made_is_not_taken_for_heard() -> None:
+    async def main() -> None:
+        track = new_track()
+        first, second = segments("one two three four five. six seven eight nine ten eleven.")
+        await track.put(sound(1.0), track.begin(first), RATE)
+        track.pace.learn(len(first.spoken), 1.0)
+        mark = track.begin(second)
+        mark.partial = True
+        await track.put(sound(0.4), mark, round(0.4 * RATE))  # two words of six
+        heard = heard_text(track.written_at(2 * RATE)).split()
+        assert heard[:5] == ["one", "two", "three", "four", "five."]
+        assert 6 <= len(heard) <= 8
+
+    run_virtual(main())
+
+
+def test_text_without_sound_is_heard_with_what_came_before_it_and_not_alone() -> None:
+    async def main() -> None:
+        silent = Segment("", "```code```")
+        track = new_track()
+        track.begin(silent)
+        await track.put(sound(0.4), track.begin(one_segment("one two")), round(0.4 * RATE))
+        track.begin(silent)
+        assert heard_text(track.written_at(0)) == ""
+        assert heard_text(track.written_at(round(0.01 * RATE))) == "```code```"
+        assert heard_text(track.written_at(round(0.4 * RATE))) == "```code```one two```code```"
+
+    run_virtual(main())
+
+
+def test_leading_silence_that_was_left_out_does_not_shift_the_words() -> None:
+    times = (SpokenWord("one", 0.5, 0.7), SpokenWord("two", 0.7, 0.9))
+    mark = mark_of("one two", 0.4, times)
+    mark.trimmed = round(0.5 * RATE)
+    assert mark.written_at(round(0.25 * RATE), RATE).strip() == "one"
 
 
 def test_the_end_of_sound_is_found_in_blocks_of_ten_milliseconds() -> None:

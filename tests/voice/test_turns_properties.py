@@ -251,9 +251,7 @@ def test_whatever_happens_the_decisions_are_consistent_and_every_state_has_a_way
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    STEPS, PLAYOUTS, st.lists(st.sampled_from(["manual", "automatic"]), min_size=1, max_size=6), st.randoms()
-)
+@given(STEPS, PLAYOUTS, st.lists(st.sampled_from(["manual", "automatic"]), min_size=1, max_size=6))
 def test_turn_detection_may_be_switched_at_any_time(
     steps: list[tuple[str, float, str]],
     playout: Literal["can_pause", "flush_only"],

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from voice.spoken.english_units import CODES, CURRENCIES, MONTH_NAMES, MONTHS, TITLES, UNITS, Currency
+from voice.spoken import english_dates as dates
+from voice.spoken.english_units import CODES, CURRENCIES, MONTHS, TITLES, UNITS, Currency
 from voice.spoken.numerals import cardinal, digits, number, ordinal, year
 
 _N = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"  # 1,234.5 or 1234.5
@@ -67,67 +68,6 @@ class Rule:
 
 def _rule(pattern: str, reading: Reading) -> Rule:
     return Rule(re.compile(pattern), reading)
-
-
-# ---------------------------------------------------------------- dates and times
-
-
-def _date(year_text: str, month: int, day: int) -> str | None:
-    if not (1 <= month <= 12 and 1 <= day <= 31):
-        return None
-    return f"{_month_name(month)} {ordinal(day)}" + (f", {year(int(year_text))}" if year_text else "")
-
-
-def _month_name(month: int) -> str:
-    return MONTH_NAMES[month - 1]
-
-
-def _slash_date(m: re.Match[str]) -> str | None:
-    first, second = int(m[1]), int(m[2])
-    return _date(m[3], first, second) or _date(m[3], second, first)
-
-
-def _month_first(m: re.Match[str]) -> str | None:
-    return _date(m[3] or "", MONTHS[m[1].rstrip(".")], int(m[2]))
-
-
-def _day_first(m: re.Match[str]) -> str | None:
-    day = int(m[1])
-    if not 1 <= day <= 31:
-        return None
-    tail = f", {year(int(m[3]))}" if m[3] else ""
-    article = "" if m.string[: m.start()].endswith("the ") else "the "
-    return f"{article}{ordinal(day)} of {_month_name(MONTHS[m[2].rstrip('.')])}{tail}"
-
-
-def _clock(m: re.Match[str]) -> str | None:
-    hour, minute = int(m[1]), int(m[2] or 0)
-    half = m["half"]
-    if hour > 24 or minute > 59 or (half and hour > 12):
-        return None
-    words = cardinal(hour)
-    if minute:
-        words += f" {'oh ' if minute < 10 else ''}{cardinal(minute)}"
-    elif not half:
-        words += " o'clock" if hour <= 12 else " hundred"
-    if m["second"]:
-        words += f" and {cardinal(int(m['second']))} seconds"
-    if half:
-        words += f" {half.upper()}M"
-    return words + _stop_at_end(m)
-
-
-def _stop_at_end(m: re.Match[str]) -> str:
-    """An abbreviation's point that also ends the sentence."""
-    return "." if m.group().endswith(".") and not m.string[m.end() :].strip(" \n\"'”’)") else ""
-
-
-def _decade(m: re.Match[str]) -> str:
-    century, tens = m[1] or "", int(m[2]) * 10
-    decade = "hundreds" if tens == 0 else cardinal(tens) + "s" if tens == 10 else cardinal(tens)[:-1] + "ies"
-    if century == "20" and tens == 0:
-        return "two thousands"
-    return f"{cardinal(int(century))} {decade}" if century else decade
 
 
 # ---------------------------------------------------------------- quantities
@@ -233,7 +173,7 @@ def _title(m: re.Match[str]) -> str:
     words = TITLES[m[1].lower()]
     if m[1][0].isupper() and m[1].lower() in ("e.g", "i.e", "etc", "vs", "approx"):
         words = words.capitalize()
-    return words + _stop_at_end(m)
+    return words + dates.stop_at_end(m)
 
 
 def _saint_or_street(m: re.Match[str]) -> str:
@@ -247,18 +187,19 @@ def _dots(m: re.Match[str]) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    _rule(r"(?<![\w-])(\d{4})-(\d{2})-(\d{2})(?![\w-])", lambda m: _date(m[1], int(m[2]), int(m[3]))),
-    _rule(r"(?<![\w/])(\d{1,2})/(\d{1,2})/(\d{4})(?![\w/])", _slash_date),
+    _rule(r"(?<![\w-])(\d{4})-(\d{2})-(\d{2})(?![\w-])", lambda m: dates.date(m[1], int(m[2]), int(m[3]))),
+    _rule(r"(?<![\w/])(\d{1,2})/(\d{1,2})/(\d{4})(?![\w/])", dates.slash_date),
     _rule(
         rf"\b({_MONTH}) (\d{{1,2}})(?:st|nd|rd|th)?(?![\w:%/]|[.,]\d)(?:,? (\d{{4}})\b(?![.,:]\d))?",
-        _month_first,
+        dates.month_first,
     ),
     _rule(
-        rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? ({_MONTH})(?![\w])(?:,? (\d{{4}})\b(?![.,:]\d))?", _day_first
+        rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? ({_MONTH})(?![\w])(?:,? (\d{{4}})\b(?![.,:]\d))?",
+        dates.day_first,
     ),
     _rule(
         rf"\b({_MONTH}),? (\d{{4}})\b(?![.,:]\d)",
-        lambda m: f"{_month_name(MONTHS[m[1].rstrip('.')])} {year(int(m[2]))}",
+        lambda m: f"{dates.month_name(MONTHS[m[1].rstrip('.')])} {year(int(m[2]))}",
     ),
     _rule(r"[\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+", _dots),
     _rule(r"(?<![\w-])\+\d{1,3}[ .-]?(?:\(\d{1,4}\)[ .-]?)?\d{2,4}(?:[ .-]?\d{2,4}){1,4}(?![\w-])", _phone),
@@ -273,9 +214,9 @@ RULES: tuple[Rule, ...] = (
     _rule(rf"{_FREE}([-−]?)({_N})\s?({'|'.join(map(re.escape, CODES))})(?!\w)", _money_code),
     _rule(
         r"(?<![\w.:])(\d{1,2}):(\d{2})(?::(?P<second>\d{2}))?(?:\s?(?P<half>[AaPp])\.?[Mm]\b\.?)?(?![:\w]|[.,]\d)",
-        _clock,
+        dates.clock,
     ),
-    _rule(r"(?<![\w.:,])(\d{1,2})()(?P<second>)\s?(?P<half>[AaPp])\.?[Mm]\b\.?", _clock),
+    _rule(r"(?<![\w.:,])(\d{1,2})()(?P<second>)\s?(?P<half>[AaPp])\.?[Mm]\b\.?", dates.clock),
     _rule(rf"(?<![\w.,])({_MINUS}(?:{_N}))(?:\s?[-–]\s?({_N}))?\s?%(?!\w)", _percent),
     _rule(rf"(?<![\w.,])({_MINUS}(?:{_N}))\s?°\s?([CF])?(?!\w)", _degrees),
     _rule(
@@ -283,7 +224,7 @@ RULES: tuple[Rule, ...] = (
         _unit,
     ),
     _rule(r"(?<![\w.,])(\d{1,3}(?:,\d{3})*)(?:st|nd|rd|th)\b", lambda m: ordinal(int(m[1].replace(",", "")))),
-    _rule(r"(?<!\w)['’]?(1[1-9]|20)?(\d)0['’]?s\b", _decade),
+    _rule(r"(?<!\w)['’]?(1[1-9]|20)?(\d)0['’]?s\b", dates.decade),
     _rule(r"(?<![\w./-])(?:(?P<whole>\d{1,3}) )?(?P<top>\d{1,2})/(?P<bottom>\d{1,2})(?![\w/-]|\.\d)", _slash),
     _rule(r"(?<![\w.,])(\d{1,3})? ?([½¼¾⅓⅔⅛⅜⅝⅞])", _vulgar),
     _rule(r"(?<![\w.])([vV]?)(\d{1,6}(?:\.\d{1,6}){2,})(?![\w]|\.\d)", _version),
@@ -298,14 +239,14 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(rf"{_FREE}\d{{4,15}}{_END}(?!-)", _big),
     _rule(r"\bDr\.(?=\s+[A-Z])", lambda m: "Doctor"),
-    _rule(r"(?<=[a-z] )Dr\.(?!\w)", lambda m: "Drive" + _stop_at_end(m)),
+    _rule(r"(?<=[a-z] )Dr\.(?!\w)", lambda m: "Drive" + dates.stop_at_end(m)),
     _rule(r"\bDr\.(?!\w)", lambda m: "Doctor"),
     _rule(r"(?<![A-Za-z0-9] )\bSt\.(?=\s+[A-Z])", lambda m: "Saint"),
     _rule(r"(?<=[a-z] )St\.(?=\s+[A-Z])", _saint_or_street),
-    _rule(r"(?<=[a-z] )St\.(?!\w)", lambda m: "Street" + _stop_at_end(m)),
+    _rule(r"(?<=[a-z] )St\.(?!\w)", lambda m: "Street" + dates.stop_at_end(m)),
     _rule(rf"\b((?i:{_TITLE}))\.(?!\w)", _title),
     _rule(
-        r"(?<![A-Za-z_])([A-Za-z][\w-]*)(?:\.[a-z][\w-]*)+\b",
+        r"(?<![^\W\d½¼¾⅓⅔⅛⅜⅝⅞])([^\W\d_][\w-]*)(?:\.[a-z][\w-]*)+\b",
         lambda m: None if re.fullmatch(r"(?:\w\.)+\w", m.group()) else _dots(m),
     ),
     _rule(r"(?<=\w)&(?=\w)", lambda m: " and "),

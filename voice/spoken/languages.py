@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -63,5 +64,6 @@ CJK = (
     "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3031-\u3035\u3038-\u303b\u3040-\u30ff"
     "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003134f"
 )
+CJK_CHAR = re.compile(f"[{CJK}]")
 FULL_STOPS = "。！？｡।॥؟۔։።"  # end a sentence without a space after them
 CLOSERS = "\"'”’)]}»」』）】》〉］"

@@ -19,7 +19,7 @@ from voice.spoken.inline import (
     match_emphasis,
     match_entity,
 )
-from voice.spoken.languages import CJK, LanguageWords
+from voice.spoken.languages import CJK, CJK_CHAR, LanguageWords
 from voice.spoken.silent import Fence, LinkTarget, Silence, UrlTail
 from voice.spoken.symbols import CONTROL, EMOJI, INVISIBLE, JOINER, KEYCAP_TAIL
 
@@ -30,7 +30,6 @@ _URL = re.compile(r"https?://|www\.(?=[^\s.])", re.IGNORECASE)
 _URL_PART = re.compile(r"(?:h|ht|htt|https?:?/?|w|ww|www\.?)$", re.IGNORECASE)
 _HOST = re.compile(rf"(?:(?![{CJK}])[\w.-]){{0,255}}")
 _SPACES = re.compile(r"\s{0,256}")
-_CJK_CHAR = re.compile(f"[{CJK}]")
 _RUN_MAX = 64  # a longer run of one mark is dropped in parts, so that an endless one is not held
 _SHORT_LINE = 40  # characters; a shorter line that ends without punctuation was broken on purpose: a pause
 _ESCAPABLE = frozenset("\\`*_{}[]()#+-.!|<>~$&\"'/:;,?=@%^")
@@ -231,8 +230,8 @@ class MarkupReader:
     def _flow_on(self, pos: int) -> None:
         text = self.out.text
         if self._line_chars < _SHORT_LINE and text and (text[-1].isalnum() or text[-1] in ")\"'”’"):
-            self.out.insert("，" if _CJK_CHAR.match(text[-1]) else ",", self._base + pos)
-        if not _CJK_CHAR.match(text[-1:]):
+            self.out.insert("，" if CJK_CHAR.match(text[-1]) else ",", self._base + pos)
+        if not CJK_CHAR.match(text[-1:]):
             self._space(pos + 1)
 
     def _open_new_line(self) -> None:

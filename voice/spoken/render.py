@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from voice.spoken.clean import BREAK, JOINT, CleanText
-from voice.spoken.languages import CJK, CLOSERS
+from voice.spoken.languages import CJK, CJK_CHAR, CLOSERS
 from voice.spoken.normalise import Replacement, replacements
 from voice.spoken.segment import Segment, Span
 
@@ -16,7 +16,7 @@ _TOKEN = re.compile(
     rf"\s+|[—–]+|[{_OPENERS}]*[{CJK}][{_CJK_PUNCTUATION}{re.escape(CLOSERS)}]*|[^\s—–{CJK}{_OPENERS}]+|[{_OPENERS}]+"
 )
 _GLUED = re.compile(rf"[,.;:!?…%{_CJK_PUNCTUATION}{re.escape(CLOSERS)}]+")  # no space before these
-_CJK_CHAR = re.compile(f"[{CJK}]")
+_JOINED = re.compile(rf"[^\s{JOINT}]+(?:{JOINT}[^\s{JOINT}]*)+")
 _LEADING = " .,;:!?…·" + CLOSERS + _CJK_PUNCTUATION
 
 
@@ -37,7 +37,7 @@ class _Builder:
         self.space = False
         at = len(self.text)
         self.text += spoken
-        start, end = start - self.offset, end - self.offset
+        start, end = max(0, start - self.offset), max(0, end - self.offset)
         if spans and (start < spans[-1].written_end or end == start):
             last = spans[-1]
             spans[-1] = Span(
@@ -54,6 +54,14 @@ class _Builder:
             spoken = ""  # one pause is enough
         self.space = False
         self._lengthen(spoken, end - self.offset)
+
+    def trim(self) -> None:
+        """No space at the end."""
+        if self.spans and self.text[-1:] == " ":
+            self.text = self.text.rstrip()
+            last = self.spans[-1]
+            end = len(self.text)
+            self.spans[-1] = Span(last.spoken_start, end, last.written_start, last.written_end)
 
     def _lengthen(self, spoken: str, written_end: int | None) -> None:
         assert self.spans
@@ -76,23 +84,31 @@ def render(
     pos = 0
     for start, end, spoken in speakable_replacements(clean.text, language, max_chars):
         _plain(builder, clean, pos, start)
-        if spoken[:1] == " ":
+        if spoken[:1] == " " or (builder.text[-1:].isalnum() and spoken[:1].isalnum()):
             builder.space = True
         builder.word(spoken.strip(), clean.starts[start], max(clean.ends[start:end]))
-        builder.space = spoken[-1:] == " "
+        joins = spoken[-1:].isalnum() and clean.text[end : end + 1].isalnum()
+        builder.space = joins or spoken[-1:] == " "
         pos = end
     _plain(builder, clean, pos, len(clean.text))
+    builder.trim()
     spoken = builder.text
     if not any(c.isalnum() for c in spoken):
         return Segment("", written, (), False)
     if clean.text.endswith(BREAK) and (spoken[-1].isalnum() or spoken[-1] in ")\"'”’"):
-        builder.mark("。" if _CJK_CHAR.match(spoken[-1]) else ".", offset)
+        builder.mark("。" if CJK_CHAR.match(spoken[-1]) else ".", offset)
     return Segment(builder.text, written, tuple(builder.spans or ()), sentence)
 
 
 def speakable_replacements(text: str, language: str, max_chars: int) -> list[Replacement]:
     """The replacements of ``text`` that fit a segment."""
     return [r for r in replacements(text, language) if len(r[2]) < max_chars]
+
+
+def indivisible(text: str, language: str, max_chars: int) -> list[tuple[int, int]]:
+    """Ranges of ``text`` in which it must not be cut: what is read as something else, and hosts of URLs."""
+    numbers = [(start, end) for start, end, _ in speakable_replacements(text, language, max_chars)]
+    return numbers + [m.span() for m in _JOINED.finditer(text)]
 
 
 def _plain(builder: _Builder, clean: CleanText, pos: int, limit: int) -> None:

@@ -8,7 +8,6 @@ that must wait is where the next look begins.
 from __future__ import annotations
 
 import re
-import unicodedata
 from dataclasses import dataclass
 
 from voice.spoken.abbreviations import (
@@ -19,7 +18,7 @@ from voice.spoken.abbreviations import (
     writes_ordinal_stop,
 )
 from voice.spoken.clean import BREAK
-from voice.spoken.languages import CJK, CLOSERS, FULL_STOPS
+from voice.spoken.languages import CJK_CHAR, CLOSERS, FULL_STOPS
 
 _MARK = re.compile(rf"[.!?…,;:—–\-\n{FULL_STOPS}]")
 _SENTENCE_MARK = re.compile(rf"[.!?…\n{FULL_STOPS}]")
@@ -30,14 +29,7 @@ _BANG_RUN = re.compile(r"[!?]+")
 _WORD_CHARS = "._'’-@/+&"
 _WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
 _SPACES = re.compile(r"[^\S\n]*")
-_ANY_WORD = re.compile(r"\w+(?:['’.,-]\w+)*")
-_CLAUSE = re.compile(r"[,;:—–](?=\s)|(?<=\s)[-—–](?=\s)|[，、；：]|(?<=[^\s\d])[—–](?=\S)")
-_SPACE = re.compile(r"\s")
-_SPACE_AFTER_WORD = re.compile(r"(?<=[^\s\d])\s+")  # after a number its unit may come
-_CJK = re.compile(f"[{CJK}]")
-_BEFORE_NUMBER = re.compile(r"(?:[$€£¥]|\b(?:No|Dr|Mr|Mrs|Ms|Prof|St)\.)\s*$")
-_JOINED = "\u200c\u200d，、。！？；：,.;:" + CLOSERS
-_LONGEST_CLUSTER = 16  # characters stepped back over to keep marks with their letter
+ANY_WORD = re.compile(r"\w+(?:['’.,-]\w+)*")
 _LONGEST_WORD = 64  # characters looked back over; a longer one is no abbreviation
 
 
@@ -109,7 +101,7 @@ class Splitter:
             if (
                 after == "="
                 or after == "_"
-                or (after.isalnum() and not after.isupper() and not _CJK.match(after))
+                or (after.isalnum() and not after.isupper() and not CJK_CHAR.match(after))
             ):
                 return end
             return self._after_closers(text, end)
@@ -121,7 +113,7 @@ class Splitter:
         return Cut(_end(_CLOSERS, text, end), True, blind=end == len(text))
 
     def _is_clause(self, text: str, end: int) -> bool:
-        return len(_ANY_WORD.findall(text, 0, end)) >= self._first_clause_words and not _CJK.search(
+        return len(ANY_WORD.findall(text, 0, end)) >= self._first_clause_words and not CJK_CHAR.search(
             text, 0, end
         )
 
@@ -151,7 +143,7 @@ class Splitter:
         char = text[following]
         if char == BREAK or (char.isalnum() and following == closed):
             return closed
-        return Cut(closed, True) if char.isupper() or _CJK.match(char) else closed
+        return Cut(closed, True) if char.isupper() or CJK_CHAR.match(char) else closed
 
     def _after_number(self, text: str, pos: int, after: str, final: bool) -> Cut | int | None:
         if not after:
@@ -241,67 +233,3 @@ def _following(text: str, pos: int, final: bool) -> str | None:
 def _end(pattern: re.Pattern[str], text: str, pos: int) -> int:
     m = pattern.match(text, pos)
     return m.end() if m else pos
-
-
-# ---------------------------------------------------------------- cuts without a sentence's end
-
-
-def long_cut(text: str, limit: int, kept: list[tuple[int, int]]) -> int:
-    """Where to cut a text that is longer than ``limit``: at the last clause mark, else space, else by count.
-
-    Args:
-        kept: Ranges that must stay whole where that is possible (numbers, addresses).
-    """
-
-    def free(at: int) -> bool:
-        return 0 < at <= limit and not any(start < at < end for start, end in kept)
-
-    for pattern, least in ((_CLAUSE, limit // 3), (_SPACE, limit // 4)):
-        places = [m.end() for m in pattern.finditer(text, 0, limit + 1) if free(m.end()) and m.end() >= least]
-        if places:
-            return places[-1]
-    at = limit
-    for start, end in kept:
-        if start < at < end and start:
-            at = start
-    back = at
-    while back > max(1, at - _LONGEST_CLUSTER) and _joins_previous(text[back : back + 1]):
-        back -= 1
-    return back if not _joins_previous(text[back : back + 1]) else at
-
-
-def _joins_previous(char: str) -> bool:
-    """Combining marks, joiners and closing punctuation stay with the character before."""
-    return bool(char) and (unicodedata.combining(char) > 0 or char in _JOINED)
-
-
-def stalled_cut(text: str, kept: list[tuple[int, int]], words: int, language: str) -> Cut | None:
-    """Where to cut when no more text has come for a while: as late as is safe.
-
-    A sentence's end is taken as such though nothing is known of what follows. Else the last clause mark or,
-    with at least ``words`` words before it, the last space: a word that may be incomplete is kept.
-    """
-    body = text.rstrip()
-    if body and (body[-1] in ".!?…" or body[-1] in FULL_STOPS):
-        start = max(body.rfind(" "), body.rfind(BREAK)) + 1
-        last = body[start:].rstrip(".").lstrip("(\"'“")
-        if not (last.isalpha() or "." in last) or stop_after(last, language, start == 0) is not Stop.NEVER:
-            return Cut(len(body), True)
-
-    def free(at: int) -> bool:
-        return (
-            at > 0
-            and not any(start < at < end for start, end in kept)
-            and not _BEFORE_NUMBER.search(text[:at])
-        )
-
-    clauses = [m.end() for m in _CLAUSE.finditer(text) if free(m.end())]
-    spaces = [m.end() for m in _SPACE_AFTER_WORD.finditer(text) if free(m.end())]
-    if spaces and len(_ANY_WORD.findall(text, 0, spaces[-1])) >= words:
-        return Cut(max(spaces[-1], clauses[-1] if clauses else 0), False)
-    if clauses:
-        return Cut(clauses[-1], False)
-    cjk = [m.end() for m in _CJK.finditer(text)]
-    if len(cjk) > words * 2:
-        return Cut(cjk[-2], False)
-    return None

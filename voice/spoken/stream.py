@@ -6,11 +6,12 @@ from voice.errors import BadRequest
 from voice.spoken import normalise
 from voice.spoken.abbreviations import stop_after
 from voice.spoken.clean import CleanText
+from voice.spoken.fallback import long_cut, stalled_cut
 from voice.spoken.languages import base_language, words_of
 from voice.spoken.markup import MarkupReader
-from voice.spoken.render import render, speakable_replacements
+from voice.spoken.render import indivisible, render
 from voice.spoken.segment import Segment
-from voice.spoken.splitter import Cut, Splitter, long_cut, stalled_cut
+from voice.spoken.splitter import Cut, Splitter
 
 _LOOK_AHEAD = 48  # characters beyond max_chars that may still show where a number or word ends
 _SILENT_CHARS = 200  # unspoken text is given out at least this often
@@ -126,9 +127,7 @@ class SpeechText:
         return segments
 
     def _kept(self, text: str) -> list[tuple[int, int]]:
-        return [
-            (start, end) for start, end, _ in speakable_replacements(text, self._language, self._max_chars)
-        ]
+        return indivisible(text, self._language, self._max_chars)
 
     def _mend_blind_stop(self) -> None:
         """``example.`` was given out and goes on with ``com``: say the point that was taken for a full
