@@ -65,6 +65,8 @@ class Mark:
 
     def written_at(self, position: int, rate_hz: int, chars_per_s: float = _USUAL_PACE) -> str:
         """The written text heard when the ear is at ``position``; ``chars_per_s`` is the voice's pace."""
+        if position <= 0:  # text without sound is not heard before any sound was
+            return ""
         missing = self.segment.spoken and self.end == self.start
         if position >= self.voiced_end and not self.partial and not missing:
             return self.segment.written

@@ -28,6 +28,7 @@ from voice.testing import (
 E = TypeVar("E")
 RATE_HZ = 24_000
 
+
 def make_agent(
     replies: Sequence[Any] | LanguageModel = ("Okay.",),
     *,

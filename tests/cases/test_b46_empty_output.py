@@ -58,7 +58,10 @@ def test_nothing_to_say_is_asked_once_more_and_then_put_in_a_phrase(nothing: str
 
 
 def test_an_empty_answer_that_is_better_the_second_time_is_heard_without_the_phrase() -> None:
-    model, voice = ScriptedModel([[], "Here I am.", "...", "Here I am.", [" "], "Here I am."]), ToneSynthesiser()
+    model, voice = (
+        ScriptedModel([[], "Here I am.", "...", "Here I am.", [" "], "Here I am."]),
+        ToneSynthesiser(),
+    )
     it = three_turns(model, voice, TurnOptions(idle_s=1.5))
     assert list(voice.texts) == ["Here I am."] * 3
     assert it.of(Problem) == []
