@@ -28,7 +28,7 @@ from voice.scope import Scope
 from voice.session import Session
 from voice.spoken import SpeechText
 
-INSTRUCTIONS = (
+INSTRUCTIONS = "You are a helpful assistant. Answer briefly and correctly."
     "You are a friendly voice assistant. Answer in one or two short sentences of plain spoken English."
 )
 _PIECE_S = 100.0
