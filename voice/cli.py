@@ -29,8 +29,6 @@ from voice.session import Session
 from voice.spoken import SpeechText
 
 INSTRUCTIONS = "You are a helpful assistant. Answer briefly and correctly."
-    "You are a friendly voice assistant. Answer in one or two short sentences of plain spoken English."
-)
 _PIECE_S = 100.0
 """Longest piece of a file that is recognised at once."""
 
