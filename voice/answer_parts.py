@@ -45,6 +45,9 @@ class Owner(Protocol):
     def late_result(self, call_id: str) -> None:
         """A tool returned after its answer was cut; its result is in the history."""
 
+    def saw_results(self, call_ids: set[str]) -> None:
+        """An answer was made knowing the results of these calls."""
+
 
 @dataclass(slots=True)
 class Attempt:

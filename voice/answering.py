@@ -174,6 +174,7 @@ class Answering:
         turn, self._turn, self.live = self._turn, None, None
         heard = response.conclude(position)
         self._past.append(response)
+        self._owner.saw_results(response.shown)
         if response.failed is not None and not heard:
             status = "failed"
         if response.times.audible is not None:

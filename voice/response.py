@@ -56,6 +56,7 @@ class Response:
         spoiled: Behind the gate, something failed; a new answer is needed.
         failed: Why it failed, in one sentence; ``None``: it didn't.
         made: All of it has been written and synthesised.
+        shown: Tool calls whose results the model was shown.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Response:
         self.failed: str | None = None
         self.made = False
         self.usage = Usage()
+        self.shown: set[str] = set()
         self.times = AnswerTimes(started=self._now())
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._saying, self._text = saying, text
@@ -231,6 +233,8 @@ class Response:
 
     def _prompt(self) -> Prompt:
         specs = [t.spec for t in self.parts.tools.values()]
+        done = (e for e in self.parts.chat.entries if isinstance(e, ToolEntry) and e.output is not None)
+        self.shown.update(entry.call.call_id for entry in done)
         return self.parts.chat.prompt(specs, self.parts.model_options, saying=self._saying)
 
     async def _generate(self) -> list[ToolCall]:

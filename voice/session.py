@@ -341,7 +341,7 @@ class Session:
         if self.taker.state is State.LISTENING:
             if self._answering.waiting:
                 self._feed(turns.Spoke(self._now()))
-                self._begin(self._answering.next_said(), None)
+                self._answering.begin(self._answering.next_said(), None)
                 return
             if self._unshown:
                 self._unshown.clear()
@@ -475,11 +475,11 @@ class Session:
             turn.work.promote()
         if guess is not None and not guess.spoiled and not guess.scope.cancelled:
             self.counters.guesses_kept += 1
-            self._begin(guess, turn)
+            self._answering.begin(guess, turn)
             return
         if guess is not None:
             guess.scope.cancel(Reason.FAILED)
-        self._begin(self._answering.new(turn.scope), turn)
+        self._answering.begin(self._answering.new(turn.scope), turn)
 
     def _close_empty(self, decision: turns.CloseEmpty) -> None:
         turn, self._turn = self._turn, None
@@ -501,11 +501,7 @@ class Session:
     def _respond(self) -> None:
         """Answer the history as it stands."""
         identity = Identity(self.session_id, self.taker.turn, 0)
-        self._begin(self._answering.new(self.scope.child("turn", identity=identity)), None)
-
-    def _begin(self, response: Response, turn: UserTurn | None) -> None:
-        self._unshown.clear()
-        self._answering.begin(response, turn)
+        self._answering.begin(self._answering.new(self.scope.child("turn", identity=identity)), None)
 
     def late_result(self, call_id: str) -> None:
         """A tool of a cut answer returned: the next answer is shown it; if nobody speaks, there is one now."""
@@ -513,6 +509,10 @@ class Session:
             self._unshown.add(call_id)
             if not self._feeding:
                 self._after()
+
+    def saw_results(self, call_ids: set[str]) -> None:
+        """An answer was made knowing the results of these calls: they need no answer of their own."""
+        self._unshown -= call_ids
 
     # ------------------------------------------------------------ what goes out
 

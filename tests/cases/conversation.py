@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 from voice.agent import Agent
 from voice.chat import AgentEntry, UserEntry
 from voice.events import Problem, SessionEvent
-from voice.interfaces import Pcm16, Recogniser, Stages
+from voice.interfaces import Recogniser, Stages
 from voice.session import Session
 from voice.testing import (
     PullClient,
@@ -138,16 +138,22 @@ class Conversation:
         return [e for e in self.session.chat.entries if isinstance(e, AgentEntry)]
 
 
+WORDS = (
+    "alpha",
+    "bravo",
+    "charlie",
+    "delta",
+    "echo",
+    "foxtrot",
+    "golf",
+    "hotel",
+    "india",
+    "juliet",
+    "kilo",
+    "lima",
+)
+
+
 def words(count: int, ends: Sequence[int] = ()) -> str:
     """A reply of ``count`` words; a sentence ends after each word numbered in ``ends`` (from 1)."""
-    names = (
-        ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel", "india", "juliet", "kilo", "lima", "mike", "november", "oscar"]
-    )
-    return " ".join(names[i % len(names)] + ("." if i + 1 in ends else "") for i in range(count))
-
-
-def pcm_of(*pieces: Pcm16) -> Pcm16:
-    """Pieces of audio, one after the other."""
-    import numpy as np
-
-    return np.concatenate(pieces)
+    return " ".join(WORDS[i % len(WORDS)] + ("." if i + 1 in ends else "") for i in range(count))

@@ -2,7 +2,7 @@
 
 The kind of fault: what was generated is taken for what was said. It is made impossible in ``voice/playout.py`` and
 ``Response.conclude``: the history's text is looked up from the ear's position in the track (``Track.written_at``), the
-position is never more than what was sent, nor than what time allowed, and a prompt is made of ``AgentEntry.heard`` alone.
+position is never more than what was sent nor than what time allowed, and prompts are made of ``AgentEntry.heard``.
 """
 
 from __future__ import annotations
@@ -16,17 +16,23 @@ from voice.events import AudioStarted, ResponseEnded, ResponseStarted, SpeechSta
 from voice.options import TurnOptions
 from voice.testing import PushClient, ScriptedModel, ToneSynthesiser, run_virtual
 
-REPLY = " ".join(f"w{number}" for number in range(1, 31))
+REPLY = " ".join(f"w{number}" for number in range(11, 41))
+"""30 words of one length: without word times, the synthesiser's pace is all there is to go by."""
 TEXTS = {220: "Count.", 250: "Stop it."}
 AT_THE_EDGE = TurnOptions(hold_s=0.0)
 
 
 def count_of(text: str) -> int:
     found = re.findall(r"w(\d+)", text)
-    assert [int(n) for n in found] == list(range(1, len(found) + 1)), (
+    assert [int(n) for n in found] == list(range(11, len(found) + 11)), (
         f"not a beginning of the reply: {text!r}"
     )
     return len(found)
+
+
+def in_sentences(of: int) -> str:
+    """The reply in sentences of ``of`` words."""
+    return " ".join(f"w{n}." if (n - 10) % of == 0 else f"w{n}" for n in range(11, 41))
 
 
 def counting(kind: Kind, **options: object) -> Conversation:
@@ -42,7 +48,9 @@ def last_prompt_said(talk: Conversation) -> list[str]:
 @pytest.mark.parametrize("rtf", [0.05, 0.6, 2.0])
 def test_the_history_ends_within_a_word_of_what_was_heard(kind: Kind, rtf: float) -> None:
     async def main() -> None:
-        talk = counting(kind, synthesiser=ToneSynthesiser(rtf=rtf))
+        # where the audio is being made as it is heard, a first sentence tells the voice's pace
+        model = ScriptedModel([REPLY if rtf < 0.5 else in_sentences(of=5), "All right then."])
+        talk = counting(kind, model=model, synthesiser=ToneSynthesiser(rtf=rtf))
         async with talk:
             talk.say(1.0, 1.0)
             first_s = await talk.until(AudioStarted)
@@ -64,10 +72,25 @@ def test_the_history_ends_within_a_word_of_what_was_heard(kind: Kind, rtf: float
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_long_sentence_that_is_still_being_made_is_cut_where_its_word_times_say(kind: Kind) -> None:
+    async def main() -> None:
+        talk = counting(kind, synthesiser=ToneSynthesiser(rtf=0.9, word_times=True))
+        async with talk:
+            talk.say(1.0, 1.0)
+            first_s = await talk.until(AudioStarted)
+            await talk.to(round(first_s + 2.0, 2))
+            talk.session.interrupt()
+            await talk.to(round(talk.client.now_s + 0.2, 2))
+            assert abs(count_of(talk.agent_entries[0].heard) - talk.heard[0].words) <= 1
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("moment", range(12))
 def test_the_history_is_right_whenever_the_answer_is_cut(kind: Kind, moment: int) -> None:
     async def main() -> None:
-        model = ScriptedModel(["w1 w2 w3 w4. w5 w6, w7 w8 w9 w10! w11 w12 w13 w14 w15 w16."])
+        model = ScriptedModel(["w11 w12 w13 w14. w15 w16, w17 w18 w19 w20! w21 w22 w23 w24 w25 w26."])
         synthesiser = ToneSynthesiser(lead_s=0.3, word_times=moment % 2 == 0)
         talk = counting(kind, model=model, synthesiser=synthesiser)
         async with talk:

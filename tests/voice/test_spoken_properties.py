@@ -39,7 +39,7 @@ def speak(text: str, cuts: list[int] | None = None, **options: object) -> list[S
 
 
 def spoken_words(segments: list[Segment]) -> list[str]:
-    return re.findall(r"\w", " ".join(s.spoken for s in segments))
+    return re.findall(r"[^\W_]", " ".join(s.spoken for s in segments))
 
 
 @given(answers, st.lists(st.integers(0, 200)), languages)

@@ -108,6 +108,8 @@ def speakable_replacements(text: str, language: str, max_chars: int) -> list[Rep
 def indivisible(text: str, language: str, max_chars: int) -> list[tuple[int, int]]:
     """Ranges of ``text`` in which it must not be cut: what is read as something else, and hosts of URLs."""
     numbers = [(start, end) for start, end, _ in speakable_replacements(text, language, max_chars)]
+    if JOINT not in text:
+        return numbers
     return numbers + [m.span() for m in _JOINED.finditer(text)]
 
 
@@ -128,7 +130,7 @@ def _plain(builder: _Builder, clean: CleanText, pos: int, limit: int) -> None:
         if token[0] in "—–":
             builder.mark(",", end)
             builder.space = True
-        elif token == "-" and builder.space and clean.text[m.end() : m.end() + 1].isspace():
+        elif token == "-" and builder.space and not clean.text[m.end() : m.end() + 1].strip():
             builder.mark(",", end)
         elif _GLUED.fullmatch(token):
             builder.mark(token, end)

@@ -17,7 +17,7 @@ from voice.spoken.abbreviations import (
     stop_after,
     writes_ordinal_stop,
 )
-from voice.spoken.clean import BREAK
+from voice.spoken.clean import BREAK, JOINT
 from voice.spoken.languages import CJK_CHAR, CLOSERS, FULL_STOPS
 
 _MARK = re.compile(rf"[.!?…,;:—–\-\n{FULL_STOPS}]")
@@ -131,8 +131,10 @@ class Splitter:
             return self._after_number(text, pos, after, final)
         if before.isalpha():
             return self._after_word(text, pos, after, final)
+        if before and (before in CLOSERS or before in "%°"):
+            return pos + 1 if after.islower() else self._after_closers(text, pos + 1)
         if not after:
-            return None if not before.strip() else Cut(pos + 1, True)
+            return None
         return pos + 1 if after.isalnum() else self._after_closers(text, pos + 1)
 
     def _ellipsis(self, text: str, end: int, final: bool) -> Cut | int | None:
@@ -171,7 +173,10 @@ class Splitter:
         ):
             start -= 1
         word = text[start:pos].lstrip(_WORD_CHARS)
-        stop = stop_after(word, self._language, not text[:start].strip())
+        if text[start - 1 : start] == JOINT:  # the end of a host that is spelt out
+            stop = Stop.ENDS
+        else:
+            stop = stop_after(word, self._language, not text[:start].strip())
         if after.isalnum() or (after and after in "_@/-"):
             # Right after an ordinary word only a lower-case letter goes on with a name (example.com,
             # ASP.NET); anything else lacks a space.

@@ -195,15 +195,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             if executor is None:
                 executor = ThreadPoolExecutor(thread_name_prefix="virtual")
                 self.set_default_executor(executor)
+        ticket = object()  # known before the thread starts, which may call back at once
+        self._threads.add(ticket)
         work = executor.submit(func, *args)
-        self._threads.add(work)
         future = asyncio.wrap_future(work, loop=self)
-        work.add_done_callback(self._thread_ended)
+        work.add_done_callback(lambda _: self._thread_ended(ticket))
         return future
 
-    def _thread_ended(self, work: object) -> None:
+    def _thread_ended(self, ticket: object) -> None:
         if not self.is_closed():
-            self.call_soon_threadsafe(self._threads.discard, work)
+            self.call_soon_threadsafe(self._threads.discard, ticket)
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Any = None

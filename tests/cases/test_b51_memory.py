@@ -1,0 +1,153 @@
+"""B51: a long session keeps every token, segment and picture it ever saw until the process dies.
+
+The kind of fault: a container that only grows. It is made impossible by bounds where things are kept: ``voice/chat.py``
+(characters, entries and pictures of ``Limits``), ``voice/hearing.py`` (a ring), ``voice/playout.py`` (``Limits.playout_s``; one
+track at a time), ``voice/session.py`` (a few past answers), and by ``voice/scope.py``: what is done leaves the tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import psutil
+from failures import Talk, make_agent, talk
+
+from voice.chat import UserEntry
+from voice.events import ResponseEnded
+from voice.interfaces import ASR_RATE_HZ, ImagePart
+from voice.options import Limits
+from voice.scope import Scope
+from voice.session import Session
+from voice.testing import (
+    PullClient,
+    PushClient,
+    ScriptedModel,
+    ScriptedRecogniser,
+    ToneSynthesiser,
+    run_virtual,
+    speak,
+)
+
+TURNS, WARM_UP_TURNS = 2000, 300
+SESSIONS, WARM_UP_SESSIONS = 500, 50
+PICTURE_BYTES = 100_000
+GROWTH_BYTES = 5_000_000
+EVERY_TENTH = 10
+
+
+def memory() -> int:
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
+
+
+def files() -> int:
+    process = psutil.Process()
+    return int(process.num_fds()) if hasattr(process, "num_fds") else 0
+
+
+def scopes() -> int:
+    gc.collect()
+    return sum(isinstance(o, Scope) for o in gc.get_objects())
+
+
+class Forgetful(ScriptedModel):
+    """Notes the size of the largest prompt instead of keeping prompts."""
+
+    longest_chars = most_pictures = 0
+
+    def generate(self, prompt: Any, scope: Scope) -> Any:
+        pictures = sum(isinstance(p, ImagePart) for m in prompt.messages for p in m.content)
+        self.most_pictures = max(self.most_pictures, pictures)
+        self.longest_chars = max(self.longest_chars, sum(len(m.text) for m in prompt.messages))
+        self.prompts.clear()
+        return super().generate(prompt, scope)
+
+
+async def turn(it: Talk, number: int) -> None:
+    """One spoken turn (every tenth: a typed one with a picture), answered to its end."""
+    if number % EVERY_TENTH == 0:
+        picture = number.to_bytes(4, "big") * (PICTURE_BYTES // 4)
+        it.session.send_image(picture, "image/png", f"What is picture {number}?", answer=True)
+        await it.client.run(1.0)
+    else:
+        it.client.say(speak(0.3))
+        await it.client.run(1.6)
+
+
+def check_bounds(it: Talk) -> None:
+    session, limits = it.session, Limits()
+    entries = session.chat.entries
+    assert len(entries) <= limits.history_entries
+    assert sum(len(e.images) for e in entries if isinstance(e, UserEntry)) <= limits.images
+    assert session.ear.log.end - session.ear.log.start <= 3 * ASR_RATE_HZ
+    track = session.playout.track
+    assert track is None or track.queued_s <= limits.playout_s + 0.1
+    assert session.scope.reaper.pending == 0
+    assert len(asyncio.all_tasks()) <= 6
+
+
+def test_two_thousand_turns_in_one_session_need_no_more_memory_than_three_hundred() -> None:
+    grown: list[int] = []
+    left: list[int] = []
+
+    async def main() -> None:
+        model = Forgetful(["Fine. And you?"], first_token_s=0.01, token_s=0.0)
+        recogniser = ScriptedRecogniser(lambda audio: "How are you today my friend?", delay_s=0.01)
+        agent = make_agent(model, recogniser=recogniser, synthesiser=ToneSynthesiser(rtf=0.01))
+        answered = 0
+        async with talk(agent, PullClient(record_s=1.0)) as it:
+            at_start = len(asyncio.all_tasks())
+            for number in range(1, TURNS + 1):
+                await turn(it, number)
+                answered += len(it.of(ResponseEnded))
+                it.events.clear()
+                recogniser.heard.clear()
+                if number == WARM_UP_TURNS:
+                    grown.append(memory())
+                    left.append(scopes())
+                if number % 100 == 0:
+                    check_bounds(it)
+            await it.client.run(2.0)
+            assert len(asyncio.all_tasks()) == at_start
+            grown.append(memory())
+            left.append(scopes())
+        answered += len(it.of(ResponseEnded))
+        assert answered == TURNS
+        assert model.most_pictures <= Limits().images
+        assert model.longest_chars <= Limits().history_chars + 500
+
+    run_virtual(main(), limit_s=2.0 * TURNS)
+    assert grown[1] - grown[0] <= GROWTH_BYTES
+    assert left[1] == left[0]
+
+
+def test_five_hundred_sessions_in_turn_leave_nothing() -> None:
+    counts: list[tuple[int, int, int, int]] = []
+
+    def census() -> None:
+        gc.collect()
+        sessions = sum(isinstance(o, Session) for o in gc.get_objects())
+        counts.append((len(asyncio.all_tasks()), files(), scopes(), sessions))
+
+    grown: list[int] = []
+
+    async def main() -> None:
+        process = Scope("process")
+        model = Forgetful(["Fine."], first_token_s=0.01, token_s=0.0)
+        agent = make_agent(model, synthesiser=ToneSynthesiser(rtf=0.01), greeting="Hello.")
+        for number in range(1, SESSIONS + 1):
+            client = (PullClient if number % 2 else PushClient)(record_s=1.0)
+            async with talk(agent, client, session_id=f"s{number}", scope=process) as it:
+                client.say(speak(0.3), at_s=0.4)
+                await client.run(1.0 if number % 3 else 2.0)  # some hang up in the middle of the answer
+            agent.stages.recogniser.heard.clear()  # type: ignore[attr-defined]
+            del it, client
+            if number in (WARM_UP_SESSIONS, SESSIONS):
+                grown.append(memory())
+                census()
+
+    run_virtual(main(), limit_s=3.0 * SESSIONS)
+    assert grown[1] - grown[0] <= GROWTH_BYTES
+    assert counts[1] == counts[0]
