@@ -35,6 +35,7 @@ from voice.interfaces import (
 )
 from voice.models import Progress
 from voice.scope import Scope
+from voice.spoken import prepare
 
 log = logging.getLogger("voice.presets")
 T = TypeVar("T")
@@ -144,8 +145,10 @@ def local(
         )
 
 
-async def warm_up(stages: Stages) -> None:
+async def warm_up(stages: Stages, *, language: str = "en") -> None:
     """Load every engine and run each once, side by side, so that the first turn is as fast as the next.
+
+    The rules for speakable text in ``language`` are loaded too.
 
     The recogniser hears what the synthesiser says. Works with any stages.
 
@@ -154,6 +157,7 @@ async def warm_up(stages: Stages) -> None:
     """
     with Scope("process") as scope:
         jobs = [
+            asyncio.to_thread(prepare, language),
             _warm_detector(stages.detector),
             _warm_speech(stages.synthesiser, stages.recogniser, scope),
             *(

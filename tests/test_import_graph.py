@@ -22,8 +22,17 @@ MAY_IMPORT = {
 COMPOSITION_ROOT = "voice.cli"
 """The one module of ``voice`` that may import the other packages."""
 OPTIONAL = {
-    *("torch", "torchaudio", "transformers", "tensorrt_llm", "snac", "silero_vad", "onnxruntime", "ctranslate2"),
-    *("faster_whisper", "xllamacpp", "piper", "tokenizers", "scipy", "sounddevice", "soundfile"),
+    *(
+        "torch",
+        "torchaudio",
+        "transformers",
+        "tensorrt_llm",
+        "snac",
+        "silero_vad",
+        "onnxruntime",
+        "ctranslate2",
+    ),
+    *("faster_whisper", "xllamacpp", "piper", "tokenizers", "scipy", "sounddevice"),
     *("aiortc", "av", "websockets", "starlette", "uvicorn", "httpx", "pip", "huggingface_hub"),
 }
 """Packages of engines, servers and media: each is imported by the file that uses it, when it is used."""
@@ -57,7 +66,7 @@ def test_imports_point_one_way(package: str) -> None:
         for name, path in modules(package)
         if name != COMPOSITION_ROOT
         for target in sorted(imported_by(name, path))
-        if (top := target.partition(".")[0]) in {*PACKAGES, "examples", "tests"} - MAY_IMPORT[package]
+        if target.partition(".")[0] in {*PACKAGES, "examples", "tests"} - MAY_IMPORT[package]
     ]
     assert wrong == []
     assert list(modules(package)), "the package has modules to look at"

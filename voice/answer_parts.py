@@ -19,7 +19,10 @@ from voice.tools import AnyTool
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What all answers of a session are made with. ``rate_hz`` is the playout's, ``pace`` is learnt as the voice speaks."""
+    """What all answers of a session are made with.
+
+    ``rate_hz`` is the playout's; ``pace`` is learnt as the voice speaks.
+    """
 
     stages: Stages
     chat: Chat

@@ -1,8 +1,9 @@
 """B51: a long session keeps every token, segment and picture it ever saw until the process dies.
 
-The kind of fault: a container that only grows. It is made impossible by bounds where things are kept: ``voice/chat.py``
-(characters, entries and pictures of ``Limits``), ``voice/hearing.py`` (a ring), ``voice/playout.py`` (``Limits.playout_s``; one
-track at a time), ``voice/session.py`` (a few past answers), and by ``voice/scope.py``: what is done leaves the tree.
+The kind of fault: a container that only grows. It is made impossible by bounds where things are kept:
+``voice/chat.py`` (characters, entries and pictures of ``Limits``), ``voice/hearing.py`` (a ring),
+``voice/playout.py`` (``Limits.playout_s``; one track at a time), ``voice/answering.py`` (a few past answers), and by
+``voice/scope.py``: what is done leaves the tree.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from failures import Talk, make_agent, talk
 from voice.chat import UserEntry
 from voice.events import ResponseEnded
 from voice.interfaces import ASR_RATE_HZ, ImagePart
-from voice.options import Limits
+from voice.options import Limits, TurnOptions
 from voice.scope import Scope
 from voice.session import Session
 from voice.testing import (
@@ -35,6 +36,8 @@ SESSIONS, WARM_UP_SESSIONS = 500, 50
 PICTURE_BYTES = 100_000
 GROWTH_BYTES = 5_000_000
 EVERY_TENTH = 10
+BRISK = TurnOptions(pause_s=0.06, min_delay_s=0.06, max_delay_s=0.06)
+"""Short pauses: the turns, not the silence between them, are what is tested."""
 
 
 def memory() -> int:
@@ -70,10 +73,10 @@ async def turn(it: Talk, number: int) -> None:
     if number % EVERY_TENTH == 0:
         picture = number.to_bytes(4, "big") * (PICTURE_BYTES // 4)
         it.session.send_image(picture, "image/png", f"What is picture {number}?", answer=True)
-        await it.client.run(1.0)
+        await it.client.run(0.64)
     else:
-        it.client.say(speak(0.3))
-        await it.client.run(1.6)
+        it.client.say(speak(0.2))
+        await it.client.run(0.96)
 
 
 def check_bounds(it: Talk) -> None:
@@ -93,11 +96,13 @@ def test_two_thousand_turns_in_one_session_need_no_more_memory_than_three_hundre
     left: list[int] = []
 
     async def main() -> None:
-        model = Forgetful(["Fine. And you?"], first_token_s=0.01, token_s=0.0)
-        recogniser = ScriptedRecogniser(lambda audio: "How are you today my friend?", delay_s=0.01)
-        agent = make_agent(model, recogniser=recogniser, synthesiser=ToneSynthesiser(rtf=0.01))
+        model = Forgetful(["Fine."], first_token_s=0.01, token_s=0.0)
+        recogniser = ScriptedRecogniser(
+            lambda audio: "How are you today, my friend, and what will the weather be like?", delay_s=0.01
+        )
+        agent = make_agent(model, recogniser=recogniser, synthesiser=ToneSynthesiser(rtf=0.01), turns=BRISK)
         answered = 0
-        async with talk(agent, PullClient(record_s=1.0)) as it:
+        async with talk(agent, PullClient(frame_s=0.04, record_s=1.0)) as it:
             at_start = len(asyncio.all_tasks())
             for number in range(1, TURNS + 1):
                 await turn(it, number)

@@ -1,8 +1,9 @@
 """B52: a session that is cancelled before its stages have started never finishes; its worker stays busy.
 
 The kind of fault: the end waits for a start that never happens. It is made impossible in ``voice/session.py`` and
-``voice/scope.py``: a session starts without waiting for any engine, engines are first waited for in tasks of a scope,
-and ``Scope.cancel`` ends those whatever they wait for; nothing is awaited on the way out but the reaper, for 2 s at most.
+``voice/scope.py``: a session starts without waiting for any engine, engines are first waited for in tasks of a
+scope, and ``Scope.cancel`` ends those whatever they wait for; nothing is awaited on the way out but the reaper, for
+2 s at most.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """B54: the caller hangs up while audio is being sent; the send error hides the disconnect and the session lives on.
 
 The kind of fault: an end that one of several parties must notice and tell the others. It is made impossible in
-``voice/session.py``: ``_end`` is the one way out, whoever comes first (a failed send in ``voice/sender.py``, the transport's
-``close``, the owner) takes it, and the scope ends everything below at once; later calls do nothing.
+``voice/session.py``: ``_end`` is the one way out, whoever comes first (a failed send in ``voice/sender.py``, the
+transport's ``close``, the owner) takes it, and the scope ends everything below at once; later calls do nothing.
 
 A peer that went away without a word is found by the transport's ping; here it is found because it takes no more audio.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from typing import Any
 
 import pytest
 from failures import Talk, make_agent, talk
@@ -38,9 +39,9 @@ TIMES = 25
 
 def agent_for(phase: str) -> Agent:
     tool = as_tool(slow_tool(3.0, name="look"))
-    reply = ["Let me look. ", ToolCall("", "look", "{}")] if phase == "mid tool call" else REPLY
+    reply: Any = ["Let me look. ", ToolCall("", "look", "{}")] if phase == "mid tool call" else REPLY
     recogniser = ScriptedRecogniser(lambda audio: "Hello there.")
-    return make_agent(ScriptedModel([reply, "Done."]), tools=[tool], recogniser=recogniser)
+    return make_agent(ScriptedModel([reply]), tools=[tool], recogniser=recogniser)
 
 
 async def reset_at(phase: str, at_s: float, first: str) -> Talk:

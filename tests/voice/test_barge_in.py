@@ -1,4 +1,4 @@
-"""Barge-in, exact in virtual time: silence within 60 ms although every stage takes a second to unwind, or refuses to."""
+"""Barge-in, exact in virtual time: silence within 60 ms although stages take a second to unwind, or refuse to."""
 
 from __future__ import annotations
 

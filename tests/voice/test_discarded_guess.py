@@ -27,6 +27,7 @@ from voice.events import (
 )
 from voice.interfaces import Prompt, Stages, TextDelta, ToolCall, ToolCallDelta
 from voice.options import TurnOptions
+from voice.scope import Reason
 from voice.session import Session
 from voice.testing import (
     Fail,
@@ -150,17 +151,12 @@ def test_a_guess_that_was_discarded_leaves_no_trace(
                     await session.close()
                     await asyncio.sleep(1.0)
                 else:
-                    session.scope.cancel(next(iter(type(session.scope.reason or _reason()))))
+                    session.scope.cancel(Reason.FAILED)
+            await asyncio.sleep(0.001)
             check_nothing_is_left(caller, entries)
         check_nothing_is_left(caller, entries)
 
     run_virtual(main(), seed=seed)
-
-
-def _reason() -> object:
-    from voice.scope import Reason
-
-    return Reason.CLIENT
 
 
 def check_nothing_is_left(caller: Caller, entries: int) -> None:
@@ -174,6 +170,26 @@ def check_nothing_is_left(caller: Caller, entries: int) -> None:
     assert words_heard(caller.client.heard) == []
     counters = caller.session.counters
     assert counters.turns == counters.guesses_kept == 0
+    assert caller.model.running == caller.synthesiser.running == caller.recogniser.running == 0
+
+
+@pytest.mark.parametrize("kind", ["pull", "push"])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_each_pause_of_a_hesitant_caller_makes_a_guess_that_is_forgotten(
+    kind: Literal["pull", "push"], script: str
+) -> None:
+    async def main() -> None:
+        caller = Caller(kind, SCRIPTS[script])
+        async with caller.session:
+            caller.client.attach(caller.session)
+            last_s = await caller.speak([(0.5, 0.8), (0.5, 0.7), (0.5, 0.6), (0.5, 0.0)])
+            await caller.to(last_s)
+            counters = caller.session.counters
+            assert (counters.guesses, counters.guesses_dropped) == (3, 3)
+            assert caller.model.opened >= 3
+            check_nothing_is_left(caller, 0)
+
+    run_virtual(main())
 
 
 @EXAMPLES

@@ -16,7 +16,9 @@ from voice.tools import as_tool
 
 async def conversation(client: PullClient | PushClient) -> None:
     """Three turns: one is interrupted, one calls a tool, and a picture is shown."""
-    model = ScriptedModel([ONE_TO_FORTY, ["Let me look. ", ToolCall("", "look", "{}")], "Here it is: $49.95."])
+    model = ScriptedModel(
+        [ONE_TO_FORTY, ["Let me look. ", ToolCall("", "look", "{}")], "Here it is: $49.95."]
+    )
     tool = as_tool(slow_tool(0.5, {"price": 49.95}, name="look"))
     agent = make_agent(model, tools=[tool], greeting="Good morning.")
     async with talk(agent, client) as it:

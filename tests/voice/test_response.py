@@ -1,4 +1,4 @@
-"""How an answer is made when an engine is late, fails, is empty, goes on for ever or outruns the ear (DESIGN §5, §7)."""
+"""How an answer is made when an engine is late, fails, says nothing, never ends or outruns the ear (DESIGN §5, §7)."""
 
 from __future__ import annotations
 
@@ -212,7 +212,9 @@ def test_an_answer_that_is_not_over_at_its_hard_end_is_cut_and_the_session_liste
 
 def test_a_synthesiser_that_fails_before_any_audio_is_tried_once_more() -> None:
     class Once(ToneSynthesiser):
-        async def synthesise(self, text: str, scope: Scope, *, voice: str | None = None) -> AsyncIterator[Any]:
+        async def synthesise(
+            self, text: str, scope: Scope, *, voice: str | None = None
+        ) -> AsyncIterator[Any]:
             if not self.texts:
                 self.texts.append(text)
                 raise EngineFailed("the first call fails")

@@ -57,7 +57,7 @@ def stop_after(word: str, language: str, first_in_sentence: bool) -> Stop:
         return Stop.NEVER
     if _INITIALS.fullmatch(word) or (low in _MAYBE and language == "en"):
         return Stop.NEVER if low in ("e.g", "i.e", "z.b", "d.h") else Stop.BEFORE_STARTER
-    if "." in word or "_" in word or (not word.isalpha() and any(c.isdigit() for c in word)):
+    if "." in word or "_" in word or (not word.isalpha() and any(c.isnumeric() for c in word)):
         return Stop.IN_NAME
     if language != "en" and _joins(word, "Xabc", language):
         return Stop.BEFORE_STARTER

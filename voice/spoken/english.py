@@ -159,7 +159,10 @@ def _phone(m: re.Match[str]) -> str:
 
 
 def _version(m: re.Match[str]) -> str:
-    return ("version " if m[1] else "") + " point ".join(number(part) for part in m[2].split("."))
+    named = m.string[: m.start()].lower().endswith("version ")
+    return ("version " if m[1] and not named else "") + " point ".join(
+        number(part) for part in m[2].split(".")
+    )
 
 
 def _big(m: re.Match[str]) -> str | None:
@@ -249,6 +252,7 @@ RULES: tuple[Rule, ...] = (
         r"(?<![^\W\d½¼¾⅓⅔⅛⅜⅝⅞])([^\W\d_][\w-]*)(?:\.[a-z][\w-]*)+\b",
         lambda m: None if re.fullmatch(r"(?:\w\.)+\w", m.group()) else _dots(m),
     ),
+    _rule(r"(?<=\w)/(?=(?:night|day|week|month|year|hour|hr|minute|person|user|kg|lb)\b)", lambda m: " per "),
     _rule(r"(?<=\w)&(?=\w)", lambda m: " and "),
     _rule(r"(?<!\S)&(?!\S)", lambda m: "and"),
     _rule(r"(?<!\S)@(?=\s|\w)", lambda m: "at " if m.string[m.end() : m.end() + 1].strip() else "at"),

@@ -7,7 +7,7 @@ import re
 Replacement = tuple[int, int, str]
 
 _DIGIT = re.compile(r"\d")
-_ENGLISH = re.compile(r"[\d&@+=×÷~≈½¼¾⅓⅔⅛⅜⅝⅞%]|\w\.")
+_ENGLISH = re.compile(r"[\d/&@+=×÷~≈½¼¾⅓⅔⅛⅜⅝⅞%]|\w\.")
 
 
 def load(language: str) -> None:

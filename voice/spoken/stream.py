@@ -100,8 +100,9 @@ class SpeechText:
         self._finished = True
         self._reader.finish()
         segments = self._cut(final=True)
-        if self._clean.text:
+        if self._clean.text.strip():
             segments += self._segments(Cut(len(self._clean.text), True))
+        self._clean.take(len(self._clean.text))
         if self._written:
             segments.append(self._silent(len(self._written)))
         return segments
