@@ -25,6 +25,8 @@ _OVER_FLOOR_DB = 10.0
 """Speech is at least this far above the room's noise when its last sample is looked for."""
 _TAIL_S = 0.16
 """The last sample may lie this far behind the last window that the detector took for speech (a soft "s")."""
+_SILENT_LINE_S = 1.0
+"""No audio for so long in mid speech is a pause."""
 _GAP_S = 0.25
 """Audio that comes later than this against its own clock was not sent for a while: the clock is set anew."""
 
@@ -205,6 +207,16 @@ class Ear:
     def _audible_level(self) -> float:
         dbfs = max(_AUDIBLE_DBFS, self._floor_dbfs + _OVER_FLOOR_DB)
         return float(32768.0 * 10.0 ** (min(dbfs, -25.0) / 20.0))
+
+    def notice_gap(self, now: float) -> None:
+        """A caller that stops sending in mid speech (muted, a broken line) has paused."""
+        if self._speaking and not self._busy and now - self.time_of(self.log.end) > _SILENT_LINE_S:
+            self._speaking = False
+            self._stream.reset()
+            if self._deaf:
+                self._deaf = False
+            else:
+                self._on_paused(self.voiced_until)
 
     def cut(self) -> None:
         """What goes on being said belongs to no turn: hear nothing until it pauses."""

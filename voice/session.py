@@ -100,6 +100,7 @@ class Session:
         self._turn: UserTurn | None = None
         self._unshown: set[str] = set()  # calls whose result came after their answer was cut
         self._inbox: deque[turns.TurnInput] = deque()  # filled only while one is being carried out
+        self._later: deque[tuple[Callable[[int], None], int]] = deque(maxlen=64)  # edges behind a closed turn
         self._feeding = False
         self._wake: asyncio.TimerHandle | None = None
 
@@ -302,6 +303,9 @@ class Session:
     # ------------------------------------------------------------ edges → decisions
 
     def _began(self, index: int) -> None:
+        if self.taker.closing:
+            self._later.append((self._began, index))
+            return
         if self._audio_from is None:
             start = index - int(self.options.pre_roll_s * ASR_RATE_HZ)
             self._audio_from = self.ear.keep_from = max(start, self._heard_until, self.ear.log.start)
@@ -309,6 +313,9 @@ class Session:
         self._feed(turns.SpeechBegan(self._edge_at, self.ear.time_of(index)))
 
     def _paused(self, index: int) -> None:
+        if self.taker.closing:
+            self._later.append((self._paused, index))
+            return
         self._audio_to = min(index + _TAIL, self.ear.log.end)
         self._feed(turns.SpeechPaused(self._now(), self.ear.time_of(index)))
         turn = self._turn
@@ -319,6 +326,7 @@ class Session:
 
     def _tick(self) -> None:
         self._wake = None
+        self.ear.notice_gap(self._now())
         self._feed(turns.Tick(self._now(), self.ear.time_of(self.ear.voiced_until)))
 
     def _feed(self, event: turns.TurnInput) -> None:
@@ -337,7 +345,10 @@ class Session:
             self._after()
 
     def _after(self) -> None:
-        """When the floor is free: what waits to be said, then results that came too late for their answer."""
+        """What had to wait: edges behind a turn that was being closed, things to say, results that came late."""
+        while self._later and not self.taker.closing:
+            edge, index = self._later.popleft()
+            edge(index)
         if self.taker.state is State.LISTENING:
             if self._answering.waiting:
                 self._feed(turns.Spoke(self._now()))

@@ -113,6 +113,11 @@ class TurnTaker:
         """Whether an answer is being made or heard."""
         return self.state in (State.THINKING, State.SPEAKING, State.HELD)
 
+    @property
+    def closing(self) -> bool:
+        """A turn was closed from outside and waits for its words only: new edges belong to the next one."""
+        return self.state is State.MAYBE_DONE and self._open is not None and self._open.forced
+
     def configure(self, options: TurnOptions) -> None:
         """Use other times and thresholds from now on."""
         self.options = replace(options)
@@ -333,7 +338,7 @@ class TurnTaker:
         if self.state is State.LISTENING:
             wake = self._idle_at
         elif self.state is State.USER_SPEAKING and turn is not None and self._automatic:
-            wake = turn.start + options.max_turn_s
+            wake = min(turn.start + options.max_turn_s, now + _LOOK_FOR_GAP_S)
         elif self.state is State.MAYBE_DONE and turn is not None and turn.end is not None:
             if not turn.asked:
                 wake = turn.end + options.min_delay_s
@@ -446,3 +451,5 @@ class TurnTaker:
 _VOICE_ON_S = 0.1
 """The voice is still on when its newest speech window is no older than this (three detector windows)."""
 _LOOK_AGAIN_S = 0.02
+_LOOK_FOR_GAP_S = 0.5
+"""While the user speaks it is looked this often whether audio still comes."""
