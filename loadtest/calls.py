@@ -12,10 +12,9 @@ import soundfile
 
 from loadtest.channels import Channels
 from transports.file import FileCaller, FileTurn
-from voice.agent import Agent
+from voice.agent import DEFAULT_INSTRUCTIONS, Agent
 from voice.audio import PcmAssembler
 from voice.chat import AgentEntry
-from voice.cli import INSTRUCTIONS
 from voice.events import Problem, ResponseEnded, SessionEvent, SpeechStarted, UserSaid
 from voice.interfaces import ModelOptions, Pcm16, Stages
 from voice.options import TurnOptions
@@ -46,7 +45,7 @@ async def hold_call(
     max_tokens: int | None = None,
 ) -> CallRecord:
     """Play ``files`` to an agent in real time and record both sides."""
-    agent = Agent(INSTRUCTIONS, stages, turns=options or TurnOptions(idle_s=None))
+    agent = Agent(DEFAULT_INSTRUCTIONS, stages, turns=options or TurnOptions(idle_s=None))
     if max_tokens is not None:
         agent = replace(agent, model_options=ModelOptions(max_tokens=max_tokens))
     caller = FileCaller(files, record_to=recording)

@@ -22,6 +22,9 @@ from voice.tools import AnyTool, OnInterrupt, Tool, as_tool, declare_tool
 
 __all__ = ["Agent", "CallableModel", "ChatView", "load_agent"]
 
+DEFAULT_INSTRUCTIONS = "You are a helpful assistant. Answer briefly and correctly."
+"""Short and plain, since very small models follow it too."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -195,6 +195,8 @@ class Answering:
         response.scope.close()
         if turn is not None:
             turn.scope.close()
+        elif response.scope.parent is not None and response.scope.parent.kind == "turn":
+            response.scope.parent.close()
 
 
 def turn_times(response: Response, turn: UserTurn | None, ear: Ear) -> TurnTimes:

@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 import soundfile
 
-from voice.agent import Agent, load_agent
+from voice.agent import DEFAULT_INSTRUCTIONS, Agent, load_agent
 from voice.audio import PcmAssembler, read_file, resample
 from voice.errors import BadRequest, VoiceError
 from voice.interfaces import ASR_RATE_HZ, Pcm16, Recogniser, Stages, Synthesiser
@@ -28,7 +28,6 @@ from voice.scope import Scope
 from voice.session import Session
 from voice.spoken import SpeechText
 
-INSTRUCTIONS = "You are a helpful assistant. Answer briefly and correctly."
 _PIECE_S = 100.0
 """Longest piece of a file that is recognised at once."""
 
@@ -126,7 +125,7 @@ def _agent(args: argparse.Namespace) -> Agent:
 
     if args.agent is None:
         stages = presets.local(llm=args.llm, asr=args.asr, tts=args.tts)
-        return Agent(args.instructions or INSTRUCTIONS, stages)
+        return Agent(args.instructions or DEFAULT_INSTRUCTIONS, stages)
     agent = load_agent(args.agent)
     if args.instructions:
         agent.instructions = args.instructions

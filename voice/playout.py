@@ -107,6 +107,7 @@ class Track:
         made: Samples synthesised so far.
         taken: Samples that left towards the ear.
         ended: Nothing more will be made.
+        dry_since: Loop time when the last of what was made left; ``None`` before anything did.
         most: Once it is over, how many samples the ear can have had at most.
     """
 
@@ -117,6 +118,7 @@ class Track:
     made: int = 0
     taken: int = 0
     ended: bool = False
+    dry_since: float | None = None
     most: int | None = None
     marks: list[Mark] = field(default_factory=list)
     waited_s: float = 0.0
@@ -190,6 +192,8 @@ class Track:
             left -= parts[-1].size
         out = parts[0] if len(parts) == 1 else np.concatenate(parts)
         self.taken += out.size
+        if not self._chunks:
+            self.dry_since = asyncio.get_running_loop().time()
         if self.queued_s < self.bound_s:
             self._room.set()
         return out

@@ -28,7 +28,7 @@ from voice.outbox import Outbox
 from voice.playout import Playout
 from voice.recognition import transcribe
 from voice.response import Response
-from voice.scope import Identity, Reason, Scope
+from voice.scope import Identity, Reaper, Reason, Scope
 from voice.sender import send_audio
 from voice.turns import State, TurnTaker
 from voice.user_turn import UserTurn
@@ -117,7 +117,6 @@ class Session:
         """Begin to listen; says the greeting."""
         if self._started or self.ended:
             raise BadRequest("a session is started once")
-        self._started = True
         agent, capabilities = self.agent, self.transport.capabilities
         limits = agent.limits
         context_tokens = getattr(agent.stages.model, "context_tokens", None)
@@ -125,9 +124,6 @@ class Session:
             limits = replace(
                 limits, history_chars=min(limits.history_chars, max(200, context_tokens * 9 // 4))
             )
-        self.scope = Scope("session", parent=self._process, identity=Identity(self.session_id, 0, 0))
-        self.scope.on_cancel(lambda reason: self._end(str(reason)))
-        self.tool_scope = self.scope.child("tool")
         self.chat = Chat(agent.instructions, limits)
         self.ear = Ear(agent.stages.detector, self.options, limits, self._format, self._began, self._paused)
         self.taker = TurnTaker(self.options, capabilities.playout)
@@ -147,6 +143,12 @@ class Session:
         )
         name = self.session_id[-6:]
         self._answering = Answering(parts, self, self, self.transport, self.ear, self._feed, name)
+        self._started = True  # what may raise is done: from here on there is something to end
+        self.scope = Scope(
+            "session", parent=self._process, identity=Identity(self.session_id, 0, 0), reaper=Reaper()
+        )
+        self.scope.on_cancel(lambda reason: self._end(str(reason)))
+        self.tool_scope = self.scope.child("tool")
         if capabilities.playout == "flush_only":
             self.scope.run(send_audio(self), f"sender {self.session_id}")
         self.taker.listen(self._now())

@@ -20,6 +20,7 @@ from voice.spoken import Segment, SpeechText
 
 log = logging.getLogger("voice")
 
+_EAR_WAITS_S = 1.0
 _LONGEST_SEGMENT = 300
 """Characters of one synthesis call at most, where the voice itself would take more."""
 
@@ -79,9 +80,14 @@ class Speaker:
         await self._put(segments)
 
     def release(self) -> None:
-        """The model is quiet: speak what is in hand, unless there is enough to say already. Never waits."""
+        """The model is quiet: speak what is in hand, unless there is enough to say already. Never waits.
+
+        An ear that has heard nothing for a while gets single words too.
+        """
         if not self.busy:
-            self._enqueue(self._text.release())
+            dry_s = asyncio.get_running_loop().time() - (self.track.dry_since or self.times.started)
+            waiting = self.track.queued_s <= 0 and dry_s > _EAR_WAITS_S
+            self._enqueue(self._text.release(any_word=waiting))
 
     def say_now(self, text: str) -> None:
         """Put a phrase of our own before what comes."""

@@ -83,14 +83,19 @@ class SpeechText:
             segments += self._cut(final=False)
         return segments
 
-    def release(self) -> list[Segment]:
+    def release(self, *, any_word: bool = False) -> list[Segment]:
         """The model has stalled: give out what is in hand up to the last safe word's end, and keep the
-        rest."""
+        rest.
+
+        Args:
+            any_word: A single word will do (the ear waits); otherwise a clause of some words is wanted.
+        """
         text = self._clean.text
         if not text.strip():
             return []
         kept = self._kept(text)
-        cut = stalled_cut(text, kept, self._first_clause_words, self._language)
+        words = 1 if any_word else self._first_clause_words
+        cut = stalled_cut(text, kept, words, self._language)
         return self._segments(cut) if cut else []
 
     def finish(self) -> list[Segment]:
