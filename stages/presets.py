@@ -246,7 +246,7 @@ def _make_llm(llm: str | None, budget: CpuBudget, gate: ComputeGate) -> Language
     path: Path | None = None
     if llm is not None and llm != DEFAULT_LLM:
         path = Path(llm) if Path(llm).is_file() else next(models.path(llm).glob("*.gguf"))
-    return LlamaCpp(path, threads=budget.llm_threads, gate=gate)
+    return LlamaCpp(path, threads=budget.llm_threads, prefill_threads=budget.prefill_threads, gate=gate)
 
 
 def _make_tts(tts: str | None, budget: CpuBudget, gate: ComputeGate) -> Synthesiser:

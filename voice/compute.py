@@ -173,7 +173,8 @@ class CpuBudget:
     Attributes:
         cores: Cores this process may use.
         asr_threads: Threads of one recognition.
-        llm_threads: Threads of the language model; it should neither poll nor spin.
+        llm_threads: Threads of the language model while it writes; it should neither poll nor spin.
+        prefill_threads: Threads of the language model while it reads its prompt, behind the compute gate.
         onnx_threads: Threads (intra and inter) of each ONNX session, without spinning.
     """
 
@@ -181,6 +182,7 @@ class CpuBudget:
     asr_threads: int
     llm_threads: int
     onnx_threads: int = 1
+    prefill_threads: int = 1
 
     @classmethod
     def detect(cls) -> CpuBudget:
@@ -192,13 +194,18 @@ class CpuBudget:
             cores = max(1, min(cores, int(quota)))
         # Encoder and decoder gain little beyond 8 threads, and memory bandwidth is shared by then. llama.cpp's
         # threads meet at a barrier for every layer: with as many as cores, each token waits for whoever else runs.
-        return cls(cores=cores, asr_threads=min(cores, 8), llm_threads=max(1, min(cores // 2, 16)))
+        return cls(
+            cores=cores,
+            asr_threads=min(cores, 8),
+            llm_threads=max(1, min(cores // 2, 16)),
+            prefill_threads=min(cores, 16),
+        )
 
     def describe(self) -> str:
         """One line for people."""
         return (
             f"{self.cores} core{'s' if self.cores != 1 else ''}: recognition {self.asr_threads} threads, "
-            f"language model {self.llm_threads}, ONNX sessions {self.onnx_threads} each"
+            f"language model {self.llm_threads} (prompt {self.prefill_threads}), ONNX sessions {self.onnx_threads} each"
         )
 
 

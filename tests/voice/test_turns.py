@@ -40,9 +40,8 @@ from voice.turn_events import (
 from voice.turns import State, TurnTaker
 
 TEXT = "Hello there."
-OPTIONS = (
-    TurnOptions()
-)  # min_delay 0.5, max_delay 1, interrupt_after 0.4, decide 1, hold 0.25, idle 15, max_turn 120
+OPTIONS = TurnOptions(pause_s=0.2, min_delay_s=0.5)
+"""With the defaults: max_delay 1, interrupt_after 0.4, decide 1, hold 0.25, idle 15, max_turn 120."""
 
 # ---------------------------------------------------------------- the table
 
