@@ -10,7 +10,7 @@ from voice.chat import Chat
 from voice.errors import VoiceError
 from voice.events import SessionEvent
 from voice.executor import Executor
-from voice.interfaces import ModelOptions, Stages, ToolCall, Usage
+from voice.interfaces import ModelOptions, Prompt, Stages, ToolCall, Usage
 from voice.options import Limits, SpeechOptions
 from voice.playout import Pace
 from voice.scope import Scope
@@ -35,6 +35,12 @@ class Parts:
     voice: str | None = None
     language: str | None = "en"
     pace: Pace = field(default_factory=Pace)
+
+
+def prompt_of(parts: Parts, *, saying: str | None) -> Prompt:
+    """The conversation as the model is shown it now; ``saying``: words that are not certain yet."""
+    specs = [t.spec for t in parts.tools.values()]
+    return parts.chat.prompt(specs, parts.model_options, saying=saying)
 
 
 class Owner(Protocol):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from voice.answer_parts import Owner, Parts
-from voice.errors import BadRequest, Overloaded
+from voice.answer_parts import Owner, Parts, prompt_of
+from voice.errors import BadRequest, Overloaded, VoiceError
 from voice.events import AudioStarted, AudioStopped, ResponseEnded, TurnTimes
 from voice.hearing import Ear
 from voice.interfaces import Transport
@@ -18,7 +20,10 @@ from voice.tools import SessionHandle
 from voice.turn_events import Audible, Finished, Stopped, TurnInput
 from voice.user_turn import UserTurn
 
+log = logging.getLogger("voice")
+
 _MOST_SAYS = 16
+_WORDS_TO_COME = "…"
 _KEPT_RESPONSES = 4
 """Answers whose heard text a client may still correct."""
 
@@ -69,6 +74,13 @@ class Answering:
             text=text,
             context=self._handle,
         )
+
+    def prepare(self, scope: Scope) -> None:
+        """The user begins to speak: let the model read the conversation so far, if it can keep it."""
+        prepare = getattr(self._parts.stages.model, "prepare", None)
+        if prepare is not None:
+            prompt = prompt_of(self._parts, saying=_WORDS_TO_COME)
+            scope.run(_quietly(prepare(prompt, scope)), "read the conversation")
 
     def begin(self, response: Response, turn: UserTurn | None) -> None:
         """The gate opens: from here on the answer is real, and all there is to hear."""
@@ -197,6 +209,14 @@ class Answering:
             turn.scope.close()
         elif response.scope.parent is not None and response.scope.parent.kind == "turn":
             response.scope.parent.close()
+
+
+async def _quietly(preparation: Coroutine[Any, Any, None]) -> None:
+    """A preparation that fails costs time later, nothing else."""
+    try:
+        await preparation
+    except VoiceError as error:
+        log.debug("the model could not read ahead: %s", error)
 
 
 def turn_times(response: Response, turn: UserTurn | None, ear: Ear) -> TurnTimes:

@@ -192,12 +192,11 @@ class CpuBudget:
         quota = _cgroup_quota()
         if quota is not None:
             cores = max(1, min(cores, int(quota)))
-        # Encoder and decoder gain little beyond 8 threads, and memory bandwidth is shared by then. llama.cpp's
-        # threads meet at a barrier for every layer: with as many as cores, each token waits for whoever else runs.
+        # Encoder and decoder gain little beyond 8 threads, and memory bandwidth is shared by then.
         return cls(
             cores=cores,
             asr_threads=min(cores, 8),
-            llm_threads=max(1, min(cores // 2, 16)),
+            llm_threads=min(cores, 16),
             prefill_threads=min(cores, 16),
         )
 

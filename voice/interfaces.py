@@ -232,7 +232,9 @@ class LanguageModel(Protocol):
     """Chat completion, streamed.
 
     A model whose context is short may say so with an attribute ``window_tokens`` (prompt and answer together);
-    the history is then kept short enough.
+    the history is then kept short enough. A model that keeps what it has read may offer
+    ``async prepare(prompt, scope)``: it is called when the user begins to speak, with the conversation so far and a
+    stand-in for the words to come, so that only those are left to read when the answer is wanted.
     """
 
     name: str

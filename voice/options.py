@@ -33,7 +33,7 @@ class TurnOptions:
     mode: Literal["automatic", "manual"] = "automatic"
     speech_threshold: float = 0.5
     start_s: float = 0.06
-    pause_s: float = 0.15
+    pause_s: float = 0.12
     min_delay_s: float = 0.58
     max_delay_s: float = 1.0
     pre_roll_s: float = 0.4

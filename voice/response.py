@@ -11,7 +11,7 @@ import asyncio
 import logging
 from contextlib import aclosing
 
-from voice.answer_parts import AnswerTimes, Attempt, Owner, Parts
+from voice.answer_parts import AnswerTimes, Attempt, Owner, Parts, prompt_of
 from voice.chat import CANCELLED_OUTPUT, AgentEntry, ToolEntry
 from voice.errors import DeadlineExceeded, EngineFailed, VoiceError
 from voice.events import Problem, ResponseStarted, ResponseText, ToolEnded, ToolStarted
@@ -232,10 +232,9 @@ class Response:
                 wait.cancel()
 
     def _prompt(self) -> Prompt:
-        specs = [t.spec for t in self.parts.tools.values()]
         done = (e for e in self.parts.chat.entries if isinstance(e, ToolEntry) and e.output is not None)
         self.shown.update(entry.call.call_id for entry in done)
-        return self.parts.chat.prompt(specs, self.parts.model_options, saying=self._saying)
+        return prompt_of(self.parts, saying=self._saying)
 
     async def _generate(self) -> list[ToolCall]:
         """One round of the model, with the plan of DESIGN §7; returns the tools it calls."""

@@ -28,7 +28,7 @@ from voice.outbox import Outbox
 from voice.playout import Playout
 from voice.recognition import transcribe
 from voice.response import Response
-from voice.scope import Identity, Reaper, Reason, Scope
+from voice.scope import Identity, Priority, Reaper, Reason, Scope
 from voice.sender import send_audio
 from voice.turns import State, TurnTaker
 from voice.user_turn import UserTurn
@@ -410,6 +410,9 @@ class Session:
         turn = self._turn_of(decision.turn)
         turn.revision, turn.announced = decision.revision, True
         self._tell_started(turn)
+        if self.options.speculate:
+            turn.reading = turn.scope.child("stage", priority=Priority.BACKGROUND)
+            self._answering.prepare(turn.reading)
         if turn.speech_end is not None:  # it had ended before it was clear that it was a turn
             self.emit(SpeechStopped(turn.item_id, self.ear.stream_s(turn.speech_end)))
 
@@ -470,6 +473,8 @@ class Session:
             if turn.work is not None and not turn.work.cancelled
             else turn.new_work(decision.revision)
         )
+        if turn.reading is not None:
+            turn.reading.cancel(Reason.SUPERSEDED)
         self.counters.guesses += 1
         turn.guess = self._answering.new(work, saying=decision.text)
         turn.guess.start()

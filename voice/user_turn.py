@@ -25,6 +25,7 @@ class UserTurn:
         asr_s: How long the recognition that was used took.
         work: Recognition and guess of the current revision.
         guess: The answer that waits behind the gate.
+        reading: The model reads the conversation so far, while the user speaks.
     """
 
     number: int
@@ -40,6 +41,7 @@ class UserTurn:
     asr_s: float | None = None
     work: Scope | None = None
     guess: Response | None = None
+    reading: Scope | None = None
 
     def new_work(self, revision: int) -> Scope:
         """A speculation scope for recognition and guess of ``revision``."""

@@ -16,8 +16,8 @@ import shutil
 import struct
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -147,7 +147,21 @@ class LlamaCpp:
         pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
         return {name.removeprefix("llamacpp:"): float(value) for name, _, value in pairs}
 
-    async def generate(self, prompt: Prompt, scope: Scope) -> AsyncIterator[ModelEvent]:
+    async def prepare(self, prompt: Prompt, scope: Scope) -> None:
+        """Read a prompt whose end is still unknown into the session's slot; see
+        :class:`~voice.interfaces.LanguageModel`. Does nothing while the model isn't loaded or all slots are busy.
+
+        Raises:
+            As :meth:`generate`.
+        """
+        if self._server is None or self.slots.free == 0:
+            return
+        options = replace(prompt.options, max_tokens=1, tool_choice="none")
+        async with aclosing(self.generate(replace(prompt, tools=(), options=options), scope)) as events:
+            async for _ in events:
+                pass
+
+    async def generate(self, prompt: Prompt, scope: Scope) -> AsyncGenerator[ModelEvent, None]:
         """Stream an answer; see :class:`~voice.interfaces.LanguageModel`.
 
         Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import mmap
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,28 +14,32 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stages.tts.onnx_graph import Graph
+from stages.tts.piper_stream import Array, Float32, Indivisible, Split, Threads, split
 from voice.errors import ModelMissing
 
 log = logging.getLogger("voice.piper")
-Float32 = npt.NDArray[np.float32]
 
 _espeak = threading.Lock()
 """espeak-ng keeps its language in globals of the process: all voices take turns, each call sets its own."""
 
+_ALONE = Threads(first=1, later=1)
 _BOS, _PAD, _EOS = "^", "_", "$"
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What one run of the network gave.
+    """One run of phonemes becoming audio.
 
     Attributes:
-        samples: float32 (n,), within ±1.
+        length: How many samples it will have.
         ends: For each phoneme handed in, the sample at which it ends; ``None`` where the voice doesn't tell.
+        windows: The samples one piece after the other, float32 (n,) within ±1; asking for the next makes it.
     """
 
-    samples: Float32
+    length: int
     ends: npt.NDArray[np.int64] | None
+    windows: Iterator[Float32]
 
 
 class PiperModel:
@@ -42,14 +47,13 @@ class PiperModel:
 
     Args:
         onnx: The voice's ``.onnx`` file; its ``.onnx.json`` lies beside it.
-        threads: Threads inside one operator. One by default: two make a clause a third faster, but take the
-            second core away from the recogniser and the language model.
+        threads: Threads inside one operator, for all up to the first window and for the rest.
 
     Raises:
         ModelMissing: A file is absent or damaged, or the ``piper`` package is not installed.
     """
 
-    def __init__(self, onnx: Path, threads: int = 1) -> None:
+    def __init__(self, onnx: Path, threads: Threads = _ALONE) -> None:
         try:
             from piper import PiperVoice
             from piper.config import PiperConfig
@@ -62,8 +66,9 @@ class PiperModel:
             self.config: Any = PiperConfig.from_dict(raw)
         except (KeyError, TypeError, ValueError) as error:
             raise ModelMissing(f"{onnx}.json does not describe a Piper voice: {error!r}") from error
-        self._session, self._tells_durations = _open_session(onnx, threads)
-        self._voice = PiperVoice(session=self._session, config=self.config)
+        self._voice = PiperVoice(session=None, config=self.config)
+        known = [ids[0] for ids in self.config.phoneme_id_map.values() if ids][:8]
+        self._network = _open_sessions(onnx, threads, self._feed(known, None, 1.0, deterministic=True))
 
     def phonemise(self, text: str) -> list[list[str]]:
         """The phonemes of each sentence of ``text``, with punctuation and spaces; may be empty."""
@@ -73,7 +78,7 @@ class PiperModel:
         with _espeak:
             return [sentence for sentence in self._voice.phonemize(plain) if sentence]
 
-    def render(
+    def begin(
         self,
         phonemes: Sequence[str],
         *,
@@ -81,7 +86,7 @@ class PiperModel:
         speed: float = 1.0,
         deterministic: bool = False,
     ) -> Rendering:
-        """One run of the network over all ``phonemes``.
+        """Lay out the audio of ``phonemes``: about 40 ms a second of it, before the first window is made.
 
         Args:
             speaker: Which speaker of a voice that has several; ``None``: the voice's default.
@@ -90,9 +95,22 @@ class PiperModel:
                 little flatter.
         """
         ids: list[int] = self._voice.phonemes_to_ids(list(phonemes))
+        feed = self._feed(ids, speaker, speed, deterministic=deterministic)
+        if isinstance(self._network, Split):
+            frames, durations = self._network.head.run(list(self._network.told), feed)
+            length = frames.shape[-1] * self._network.decoder.step
+            return Rendering(length, self._ends(phonemes, ids, durations), self._network.windows(frames))
+        output = self._network.run(None, feed)
+        samples = np.asarray(output[0], dtype=np.float32).reshape(-1)
+        ends = self._ends(phonemes, ids, output[1]) if len(output) > 1 else None
+        return Rendering(len(samples), ends, iter((samples,)))
+
+    def _feed(
+        self, ids: Sequence[int], speaker: int | None, speed: float, *, deterministic: bool
+    ) -> dict[str, Array]:
         noise = (0.0, 0.0) if deterministic else (self.config.noise_scale, self.config.noise_w_scale)
         scales = (noise[0], self.config.length_scale / speed, noise[1])
-        feed: dict[str, npt.NDArray[Any]] = {
+        feed: dict[str, Array] = {
             "input": np.array([ids], dtype=np.int64),
             "input_lengths": np.array([len(ids)], dtype=np.int64),
             "scales": np.array(scales, dtype=np.float32),
@@ -100,19 +118,17 @@ class PiperModel:
         if self.config.num_speakers > 1:
             chosen = self.config.default_speaker_id if speaker is None else speaker
             feed["sid"] = np.array([chosen], dtype=np.int64)
-        output = self._session.run(None, feed)
-        samples = np.asarray(output[0], dtype=np.float32).reshape(-1)
-        return Rendering(samples, self._ends(phonemes, ids, output) if self._tells_durations else None)
+        return feed
 
     def _ends(
-        self, phonemes: Sequence[str], ids: Sequence[int], output: Sequence[npt.NDArray[Any]]
+        self, phonemes: Sequence[str], ids: Sequence[int], durations: Array
     ) -> npt.NDArray[np.int64] | None:
         """Sample at which each phoneme (with the pad after it) ends, from the durations of the ids."""
         id_map = self.config.phoneme_id_map
         pad = len(id_map[_PAD])
         counts = [len(id_map[p]) + pad if p in id_map else 0 for p in phonemes]
         first = len(id_map[_BOS]) + pad
-        durations = np.asarray(output[1]).reshape(-1)
+        durations = np.asarray(durations).reshape(-1)
         if first + sum(counts) + len(id_map[_EOS]) != len(ids) or len(durations) != len(ids):
             return None  # a language with its own id layout
         ends_in_frames = np.concatenate(([0.0], np.cumsum(durations)))
@@ -141,94 +157,36 @@ def read_config(onnx: Path) -> dict[str, Any]:
     return dict(raw)
 
 
-def _open_session(onnx: Path, threads: int) -> tuple[Any, bool]:
+def _open_sessions(onnx: Path, threads: Threads, try_feed: dict[str, Array]) -> Split | Any:
+    """The voice in parts that give its audio piece by piece; as one session where it can't be split."""
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    options.log_severity_level = 3
+    def open_session(model: bytes, threads: int) -> Any:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        session._model_bytes = None  # it keeps them to open itself again elsewhere, which we never ask for
+        return session
+
     try:
-        data = onnx.read_bytes()
-        told = _with_durations(data)
-        session = onnxruntime.InferenceSession(told or data, options, providers=["CPUExecutionProvider"])
+        with onnx.open("rb") as file:
+            graph = Graph.read(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+        try:
+            return split(graph, open_session, threads, try_feed)
+        except Indivisible as reason:
+            log.warning(
+                "the Piper voice %s is spoken clause by clause, not piece by piece: %s", onnx.stem, reason
+            )
+        durations = graph.made_by("Ceil")
+        outputs = (
+            [*graph.outputs, *durations] if len(graph.outputs) == len(durations) == 1 else [*graph.outputs]
+        )
+        return open_session(graph.part(list(graph.inputs), outputs), threads.later)
     except Exception as error:  # onnxruntime's own errors share no parent but Exception
         raise ModelMissing(
             f"the Piper voice {onnx} is damaged and can't be loaded: fetch it again"
         ) from error
-    return session, len(session.get_outputs()) > 1
-
-
-def _with_durations(model: bytes) -> bytes | None:
-    """The model with its predicted durations (frames per id) as a second output; ``None`` if there are none.
-
-    In VITS they come out of the graph's only Ceil. Protocol buffers merge a message that is given twice, so
-    one more ``graph { output { name } }`` behind the model adds an output without unpacking 60 MB of weights.
-    Field numbers are those of onnx.proto: ModelProto.graph 7, GraphProto.node 1 and .output 12,
-    NodeProto.output 2 and .op_type 4, ValueInfoProto.name 1.
-    """
-    names: set[bytes] = set()
-    outputs = 0
-    for number, graph in _fields(memoryview(model)):
-        if number != 7:
-            continue
-        for kind, node in _fields(graph):
-            outputs += kind == 12
-            if kind == 1:
-                parts = list(_fields(node))
-                if any(key == 4 and bytes(value) == b"Ceil" for key, value in parts):
-                    names.update(bytes(value) for key, value in parts if key == 2)
-    if outputs != 1 or len(names) != 1:
-        return None
-    return model + _field(7, _field(12, _field(1, names.pop())))
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The length-delimited fields of a protocol buffer message; numbers are skipped.
-
-    Raises:
-        ValueError, IndexError: Not a protocol buffer.
-    """
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        match key & 7:
-            case 0:
-                _, at = _varint(data, at)
-            case 1:
-                at += 8
-            case 2:
-                length, at = _varint(data, at)
-                if at + length > len(data):
-                    raise ValueError("the message ends inside a field")
-                yield key >> 3, data[at : at + length]
-                at += length
-            case 5:
-                at += 4
-            case other:
-                raise ValueError(f"unknown wire type {other}")
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-
-
-def _field(number: int, payload: bytes) -> bytes:
-    def varint(value: int) -> bytes:
-        out = bytearray()
-        while value > 127:
-            out.append(value & 127 | 128)
-            value >>= 7
-        out.append(value)
-        return bytes(out)
-
-    return varint(number << 3 | 2) + varint(len(payload)) + payload

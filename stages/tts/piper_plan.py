@@ -106,7 +106,7 @@ class Timeline:
     _groups: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, samples: int, groups: list[tuple[int, int]], skipped: int) -> tuple[SpokenWord, ...]:
-        """The next run gave so many samples; returns the words that are complete now.
+        """The next run gives so many samples in all; returns the words that are complete with it.
 
         Args:
             samples: How many of them are played.

@@ -7,8 +7,9 @@ parts are found by the graph's shape and the number by trial, so a voice built o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,19 @@ import numpy.typing as npt
 
 from stages.tts.onnx_graph import Graph
 
+log = logging.getLogger("voice.piper")
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
-OpenSession = Callable[[bytes], Any]
-"""Makes an onnxruntime session of a model's bytes."""
+OpenSession = Callable[[bytes, int], Any]
+"""Makes an onnxruntime session of a model's bytes, with so many threads."""
 
-FIRST_FRAMES = 24
-"""First window: 0.28 s of audio, of which up to 0.1 s is the silence that voices begin with."""
+FIRST_FRAMES = 32
+"""First window: 0.37 s of audio, made in about 0.05 s of one core. It must last until the second is made, which
+takes up to 0.16 s and may have to wait as long for another call to leave the compute gate."""
 GROWTH = 2
-MOST_FRAMES = 96
-"""Longest window, 1.1 s of audio: about 0.13 s of one core. Every window costs two contexts on top."""
+MOST_FRAMES = 128
+"""Longest window, 1.5 s of audio: about 0.17 s of one core. Each window costs two contexts on top, so few are
+cheap; short ones can be cancelled sooner and let others in."""
 
 FLOW_FRAMES = 256
 """The flow's contexts are longer and its frames cheaper: behind the first window it goes on in longer steps."""
@@ -69,11 +73,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A network in parts. ``head`` gives the frames first, then the duration of each id in frames."""
+    """A network in parts.
+
+    Attributes:
+        told: What to ask the head for: the frames, and how many of them each id takes.
+        decoder: Decodes the first window, ``later`` all others.
+    """
 
     head: Any
+    told: tuple[str, str]
     flow: Part | None
     decoder: Part
+    later: Part
 
     def windows(self, frames: Float32, plan: Sequence[int] | None = None) -> Iterator[Float32]:
         """The samples of what ``head`` gave, one run of the decoder after the other.
@@ -92,19 +103,26 @@ class Split:
             due = min(count, end + self.decoder.context)
             if self.flow is not None and ready.shape[-1] < due:
                 at = ready.shape[-1]
-                due = min(count, max(due, at + FLOW_FRAMES if at else 0))
+                if at:
+                    due = max(due, at + FLOW_FRAMES)
+                if due + 3 * self.flow.context >= count:  # a run of its own would be mostly context
+                    due = count
                 ready = np.concatenate((ready, self.flow.run(frames, at, due)), axis=-1)
-            yield self.decoder.run(ready, begin, end).reshape(-1)
+            decoder = self.later if begin else self.decoder
+            yield decoder.run(ready, begin, end).reshape(-1)
             begin = end
 
 
 def window_ends(frames: int) -> list[int]:
-    """Where the windows of a text of so many frames end: short first, then growing, no short one left over."""
+    """Where the windows of a text of so many frames end: a short one first, then growing to equal ones."""
     ends: list[int] = []
     at, size = 0, FIRST_FRAMES
     while at < frames:
         left = frames - at
-        at += left if left <= size * 1.5 else size
+        if left <= (MOST_FRAMES if ends else size * 1.5):
+            size = left
+        even = -(-left // -(-left // MOST_FRAMES))
+        at += min(size, even) if ends else size
         ends.append(at)
         size = min(size * GROWTH, MOST_FRAMES)
     return ends
@@ -113,11 +131,19 @@ def window_ends(frames: int) -> list[int]:
 # ---------------------------------------------------------------- finding the parts
 
 
-def split(graph: Graph, open_session: OpenSession, try_feed: dict[str, Array]) -> Split:
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Threads inside one operator: until the first window is made, and from then on."""
+
+    first: int
+    later: int
+
+
+def split(graph: Graph, open_session: OpenSession, threads: Threads, try_feed: dict[str, Array]) -> Split:
     """Cut a voice's network behind its durations and noise, and before its decoder.
 
     Args:
-        open_session: Called once for each part.
+        open_session: Called once for each part, and once more where the decoder needs other ``threads`` later.
         try_feed: A short text as the network takes it.
 
     Raises:
@@ -126,8 +152,7 @@ def split(graph: Graph, open_session: OpenSession, try_feed: dict[str, Array]) -
     if len(graph.outputs) != 1:
         raise Indivisible(f"it has {len(graph.outputs)} outputs")
     (output,) = graph.outputs
-    durations = graph.made_by("Ceil")
-    if len(durations) != 1:
+    if len(graph.made_by("Ceil")) != 1:
         raise Indivisible("its durations can't be told")
     narrow = [cut for cut in graph.cuts(output, 1) if cut.tensors != (output,)]
     if not narrow:
@@ -137,24 +162,69 @@ def split(graph: Graph, open_session: OpenSession, try_feed: dict[str, Array]) -
     wide = [cut for cut in graph.cuts(output, 2) if cut.at < middle.at and len(cut.tensors) == 2]
     if wide:
         try:
-            return _split_at(graph, wide[-1].tensors, middle.tensors[0], open_session, try_feed)
+            return _split_at(graph, wide[-1].tensors, middle.tensors[0], open_session, threads, try_feed)
         except Indivisible as reason:
             log.info("this Piper voice's flow runs as a whole: %s", reason)
-    return _split_at(graph, middle.tensors, middle.tensors[0], open_session, try_feed)
+    return _split_at(graph, middle.tensors, middle.tensors[0], open_session, threads, try_feed)
 
 
 def _split_at(
-    graph: Graph, start: tuple[str, ...], middle: str, open_session: OpenSession, try_feed: dict[str, Array]
+    graph: Graph,
+    start: tuple[str, ...],
+    middle: str,
+    open_session: OpenSession,
+    threads: Threads,
+    try_feed: dict[str, Array],
 ) -> Split:
-    """Head up to ``start``, flow (none if it starts at the ``middle``), decoder behind the ``middle``."""
-
-    def tried(inputs: tuple[str, ...], output: str, frames: Float32) -> tuple[Part, Float32]:
-        session = open_session(graph.part(inputs, [output]))
-        return _part(session, inputs, frames.shape[1]), _feed(session, inputs, frames)
-
-    (output,) = graph.outputs
-    head = open_session(graph.part(list(graph.inputs), [*start, *graph.made_by("Ceil")]))
-    made = {name: np.asarray(value) for name, value in zip(start, head.run(None, try_feed), strict=False)}
+    """Head up to ``start``, flow (none if ``start`` is the ``middle``), decoder behind the ``middle``."""
+    (output,), (durations,) = graph.outputs, graph.made_by("Ceil")
+    head = open_session(graph.part(list(graph.inputs), [*start, durations]), threads.first)
+    made = {
+        name: np.asarray(value) for name, value in zip(start, head.run(list(start), try_feed), strict=True)
+    }
     inputs = _frames_first(made)
-    if inputs != start:
-        head = _Reordered(head, ...)
+    frames, flow = made[inputs[0]], None
+    if middle not in start:
+        flow = _part(open_session(graph.part(inputs, [middle]), threads.first), inputs, frames.shape[1])
+        frames = _feed(flow.session, inputs, frames)
+    tail = graph.part([middle], [output])
+    decoder = later = _part(open_session(tail, threads.first), (middle,), frames.shape[1])
+    if threads.later != threads.first:
+        later = replace(decoder, session=open_session(tail, threads.later))
+    return Split(head, (inputs[0], durations), flow, decoder, later)
+
+
+def _frames_first(made: dict[str, Array]) -> tuple[str, ...]:
+    """The names of the frames and, if there is one, of the mask."""
+    shapes = {name: value.shape for name, value in made.items()}
+    inputs = tuple(sorted(made, key=lambda name: made[name].size, reverse=True))
+    frames, *mask = (made[name] for name in inputs)
+    if frames.ndim != 3 or frames.shape[0] != 1 or frames.dtype != np.float32:
+        raise Indivisible(f"its frames have the shapes {shapes}")
+    if any(one.shape != (1, 1, frames.shape[2]) or not np.all(one == 1) for one in mask):
+        raise Indivisible(f"more than frames and a mask leads to its flow: {shapes}")
+    return inputs
+
+
+def _part(session: Any, inputs: tuple[str, ...], channels: int) -> Part:
+    """Measure how far one frame reaches: what is not a number spreads to all that depends on it."""
+    middle = _PROBE_FRAMES // 2
+    frames = np.random.default_rng(0).standard_normal((1, channels, _PROBE_FRAMES), dtype=np.float32)
+    whole = _feed(session, inputs, frames)
+    frames[..., middle] = np.nan
+    touched = np.flatnonzero(np.any(_feed(session, inputs, frames) != whole, axis=(0, 1)))
+    step, rest = divmod(whole.shape[-1], _PROBE_FRAMES)
+    if rest or not step or not len(touched):
+        raise Indivisible(f"{_PROBE_FRAMES} frames give {whole.shape[-1]} values")
+    context = max(middle - int(touched[0]) // step, int(touched[-1]) // step - middle)
+    if context >= _PROBE_FRAMES - 1 - middle:
+        raise Indivisible(f"a frame reaches further than {context - 1} others")
+    return Part(session, inputs, context, step)
+
+
+def _feed(session: Any, inputs: tuple[str, ...], frames: Float32) -> Float32:
+    feed = {inputs[0]: frames}
+    for mask in inputs[1:]:
+        feed[mask] = np.ones((1, 1, frames.shape[-1]), np.float32)
+    output = np.asarray(session.run(None, feed)[0], dtype=np.float32)
+    return output.reshape(1, -1, output.shape[-1])
