@@ -21,6 +21,7 @@ from voice.spoken import Segment, SpeechText
 log = logging.getLogger("voice")
 
 _EAR_WAITS_S = 1.0
+_PART_S = 0.2
 _LONGEST_SEGMENT = 300
 """Characters of one synthesis call at most, where the voice itself would take more."""
 
@@ -160,7 +161,9 @@ class Speaker:
                         limit.reschedule(None)
                         if piece.words:
                             mark.words = (*mark.words, *piece.words)
-                        await self._deliver(resampler.process(_samples(piece, assembler)), mark)
+                        for part in _parts(_samples(piece, assembler), synthesiser.sample_rate):
+                            await self._deliver(resampler.process(part), mark)
+                            await asyncio.sleep(0)  # resampling is work: others run between the parts
                         limit.reschedule(loop.time() + limit_s)
                 limit.reschedule(None)
                 await self._deliver(resampler.flush(), mark)
@@ -188,6 +191,11 @@ class Speaker:
         if self.times.first_audio is None:
             self.times.first_audio = asyncio.get_running_loop().time()
         await self.track.put(pcm, mark, voiced_samples(pcm, rate_hz))
+
+
+def _parts(pcm: Pcm16, rate_hz: int) -> list[Pcm16]:
+    size = int(_PART_S * rate_hz)
+    return [pcm[start : start + size] for start in range(0, pcm.size, size)]
 
 
 def _samples(piece: Speech, assembler: PcmAssembler) -> Pcm16:

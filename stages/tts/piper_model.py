@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stages.tts.onnx_graph import Graph
-from stages.tts.piper_stream import Array, Float32, Indivisible, Split, Threads, split
+from stages.tts.piper_stream import Array, Float32, Split, Threads, split
 from voice.errors import ModelMissing
 
 log = logging.getLogger("voice.piper")
@@ -177,7 +177,7 @@ def _open_sessions(onnx: Path, threads: Threads, try_feed: dict[str, Array]) -> 
             graph = Graph.read(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
         try:
             return split(graph, open_session, threads, try_feed)
-        except Indivisible as reason:
+        except Exception as reason:  # noqa: BLE001  logged; a file that is damaged fails again below
             log.warning(
                 "the Piper voice %s is spoken clause by clause, not piece by piece: %s", onnx.stem, reason
             )

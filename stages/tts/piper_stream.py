@@ -24,15 +24,16 @@ OpenSession = Callable[[bytes, int], Any]
 """Makes an onnxruntime session of a model's bytes, with so many threads."""
 
 FIRST_FRAMES = 32
-"""First window: 0.37 s of audio, made in about 0.05 s of one core. It must last until the second is made, which
-takes up to 0.16 s and may have to wait as long for another call to leave the compute gate."""
-GROWTH = 2
+"""First window: 0.37 s of audio, made in 0.05 s of one core."""
+SECOND_FRAMES = 48
+"""Second window: made in about 0.13 s with its flow, a third of what the first one lasts. The rest is in hand for
+neighbours on the same cores: a longer one runs dry while they are busy."""
 MOST_FRAMES = 128
-"""Longest window, 1.5 s of audio: about 0.17 s of one core. Each window costs two contexts on top, so few are
-cheap; short ones can be cancelled sooner and let others in."""
+"""Longest window, 1.5 s of audio: about 0.18 s of one core. Each window costs two contexts on top: few are cheap,
+but short ones let others in, and cancelling waits for none."""
 
-FLOW_FRAMES = 256
-"""The flow's contexts are longer and its frames cheaper: behind the first window it goes on in longer steps."""
+FLOW_FRAMES = 96
+"""The flow's contexts are longer and its frames cheaper: behind the first window it goes on in steps this long."""
 
 _PROBE_FRAMES = 80
 
@@ -114,18 +115,17 @@ class Split:
 
 
 def window_ends(frames: int) -> list[int]:
-    """Where the windows of a text of so many frames end: a short one first, then growing to equal ones."""
+    """Where the windows of a text of so many frames end: short ones first, then equal ones."""
     ends: list[int] = []
-    at, size = 0, FIRST_FRAMES
-    while at < frames:
-        left = frames - at
-        if left <= (MOST_FRAMES if ends else size * 1.5):
-            size = left
-        even = -(-left // -(-left // MOST_FRAMES))
-        at += min(size, even) if ends else size
-        ends.append(at)
-        size = min(size * GROWTH, MOST_FRAMES)
-    return ends
+    for size in (FIRST_FRAMES, SECOND_FRAMES):
+        at = ends[-1] if ends else 0
+        if frames - at <= size * 1.5:
+            return [*ends, frames]
+        ends.append(at + size)
+    at = ends[-1]
+    rest = frames - at
+    windows = -(-rest // MOST_FRAMES)
+    return [*ends, *(at + rest * i // windows for i in range(1, windows + 1))]
 
 
 # ---------------------------------------------------------------- finding the parts
@@ -185,10 +185,12 @@ def _split_at(
     inputs = _frames_first(made)
     frames, flow = made[inputs[0]], None
     if middle not in start:
-        flow = _part(open_session(graph.part(inputs, [middle]), threads.first), inputs, frames.shape[1])
+        flow = measure_part(
+            open_session(graph.part(inputs, [middle]), threads.first), inputs, frames.shape[1]
+        )
         frames = _feed(flow.session, inputs, frames)
     tail = graph.part([middle], [output])
-    decoder = later = _part(open_session(tail, threads.first), (middle,), frames.shape[1])
+    decoder = later = measure_part(open_session(tail, threads.first), (middle,), frames.shape[1])
     if threads.later != threads.first:
         later = replace(decoder, session=open_session(tail, threads.later))
     return Split(head, (inputs[0], durations), flow, decoder, later)
@@ -206,7 +208,7 @@ def _frames_first(made: dict[str, Array]) -> tuple[str, ...]:
     return inputs
 
 
-def _part(session: Any, inputs: tuple[str, ...], channels: int) -> Part:
+def measure_part(session: Any, inputs: tuple[str, ...], channels: int) -> Part:
     """Measure how far one frame reaches: what is not a number spreads to all that depends on it."""
     middle = _PROBE_FRAMES // 2
     frames = np.random.default_rng(0).standard_normal((1, channels, _PROBE_FRAMES), dtype=np.float32)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import shutil
 from contextlib import aclosing
 from itertools import pairwise
 from pathlib import Path
@@ -13,10 +15,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.tts.piper import Piper, PiperOptions, leading_silence, to_pcm16
+from stages.tts.onnx_graph import Graph
+from stages.tts.piper import DEFAULT_VOICE, Piper, PiperOptions, leading_silence, to_pcm16
 from stages.tts.piper_model import PiperModel
 from stages.tts.piper_plan import CLAUSE_PHONEMES, LONGEST_PHONEMES, Plan, Timeline, cut
+from stages.tts.piper_stream import (
+    FIRST_FRAMES,
+    MOST_FRAMES,
+    Indivisible,
+    Split,
+    measure_part,
+    window_ends,
+)
 from stages.tts.word_times import match_words, weigh_word
+from voice import models
+from voice.audio import rms_dbfs
 from voice.compute import ComputeGate
 from voice.errors import BadRequest, ModelMissing, ScopeCancelled
 from voice.interfaces import Speech
@@ -130,7 +143,21 @@ def test_samples_never_wrap_around_however_loud_the_voice() -> None:
     loud = to_pcm16(np.array([1.4, -1.4, 0.7], dtype=np.float32))
     assert loud.dtype == np.int16
     assert loud[0] == -loud[1] and 32_000 < loud[0] <= 32_767
-    assert loud[2] == pytest.approx(loud[0] / 2, abs=1)
+    assert 0.8 * 32_767 < loud[2] < loud[0]
+
+
+def test_louder_samples_stay_louder_and_the_curve_has_no_step() -> None:
+    pcm = to_pcm16(np.linspace(-1, 1, 20_001, dtype=np.float32)).astype(int)
+    steps = np.diff(pcm)
+    assert steps.min() >= 0 and steps.max() <= 6
+
+
+def test_a_sample_is_treated_alike_whatever_is_around_it() -> None:
+    samples = np.random.default_rng(1).uniform(-1, 1, 2_000).astype(np.float32)
+    assert np.array_equal(
+        to_pcm16(samples), np.concatenate([to_pcm16(part) for part in np.split(samples, [1, 7, 900])])
+    )
+    assert samples.max() > 0.9, "the caller's samples are left alone"
 
 
 def test_a_quiet_clause_keeps_its_loudness() -> None:
@@ -145,6 +172,51 @@ def test_silence_before_the_first_sound_is_found_to_one_block() -> None:
     assert leading_silence(tone, 22_050) == 0
     assert leading_silence(np.zeros(2205, dtype=np.int16), 22_050) == 0
     assert leading_silence(np.zeros(0, dtype=np.int16), 22_050) == 0
+
+
+# ---------------------------------------------------------------- windows, without a model
+
+
+@given(st.integers(1, 3000))
+def test_windows_cover_every_frame_once_in_order_and_are_bounded(frames: int) -> None:
+    ends = window_ends(frames)
+    sizes = np.diff([0, *ends])
+    assert ends[-1] == frames
+    assert sizes.min() >= min(frames, 16) and sizes[0] <= FIRST_FRAMES * 1.5
+    assert sizes.max() <= MOST_FRAMES
+
+
+class Averaging:
+    """Stands for a session: each value out is the mean of five frames around it, silence beyond the ends."""
+
+    def __init__(self, step: int = 3, reach: int = 2) -> None:
+        self.step, self.reach = step, reach
+
+    def run(self, _: object, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        frames = feed["z"].sum(axis=1).reshape(-1)
+        width = 2 * self.reach + 1
+        padded = np.pad(frames, self.reach)
+        means = np.array([padded[i : i + width].mean() for i in range(len(frames))], np.float32)
+        return [np.repeat(means, self.step).reshape(1, 1, 1, -1)]
+
+
+def test_the_context_of_a_part_is_measured_by_trial() -> None:
+    part = measure_part(Averaging(step=3, reach=2), ("z",), channels=2)
+    assert (part.context, part.step) == (2, 3)
+
+
+def test_a_part_whose_output_depends_on_everything_is_not_run_in_windows() -> None:
+    with pytest.raises(Indivisible, match="reaches further"):
+        measure_part(Averaging(reach=60), ("z",), channels=2)
+
+
+@given(st.integers(1, 60), st.data())
+def test_windows_give_what_one_run_gives_wherever_they_are_cut(frames: int, data: st.DataObject) -> None:
+    part = measure_part(Averaging(), ("z",), channels=2)
+    z = np.random.default_rng(frames).standard_normal((1, 2, frames)).astype(np.float32)
+    ends = sorted(data.draw(st.sets(st.integers(1, frames), max_size=8)) | {frames})
+    windows = Split(None, ("z", "durations"), None, part, part).windows(z, ends)
+    assert np.array_equal(np.concatenate(list(windows)), part.run(z, 0, frames).reshape(-1))
 
 
 # ---------------------------------------------------------------- bad voices
@@ -204,11 +276,15 @@ async def speak(piper: Piper, text: str, voice: str | None = None) -> list[Speec
         return [speech async for speech in stream]
 
 
+def joined(parts: list[Speech]) -> np.ndarray:
+    return np.concatenate([np.asarray(part.pcm) for part in parts])
+
+
 @pytest.mark.live
 def test_a_sentence_is_spoken_with_a_time_for_every_word(piper: Piper) -> None:
     text = "Let me look into that for you, the best of the lot — it costs forty-nine dollars."
     parts = asyncio.run(speak(piper, text))
-    assert len(parts) == 2
+    assert [bool(part.words) for part in parts] == [True, False, True, False, False, False][: len(parts)]
     words = [word for part in parts for word in part.words]
     assert [word.text for word in words] == text.split()
     assert all(a.end_s <= b.start_s + 1e-6 for a, b in pairwise(words))
@@ -219,26 +295,28 @@ def test_a_sentence_is_spoken_with_a_time_for_every_word(piper: Piper) -> None:
 
 @pytest.mark.live
 def test_words_sound_where_they_are_said_to_sound(piper: Piper) -> None:
-    (part,) = asyncio.run(speak(piper, "Stop. Go."))[:1]
-    assert isinstance(part.pcm, np.ndarray)
-    (word,) = part.words
+    parts = asyncio.run(speak(piper, "Stop. Go."))
+    second = next(i for i, part in enumerate(parts) if i and part.words)
+    (word,) = parts[0].words
     begin, end = round(word.start_s * piper.sample_rate), round(word.end_s * piper.sample_rate)
-    energy = part.pcm.astype(np.float64) ** 2
+    energy = joined(parts[:second]).astype(np.float64) ** 2
     assert energy[begin:end].sum() > 0.95 * energy.sum()
 
 
 @pytest.mark.live
 def test_speech_begins_at_once_and_does_not_clip(piper: Piper) -> None:
-    (part,) = asyncio.run(speak(piper, "Hello."))
-    assert leading_silence(part.pcm, piper.sample_rate) == 0
-    peak = int(np.abs(part.pcm.astype(np.int32)).max())
+    parts = asyncio.run(speak(piper, "Hello."))
+    first = joined(parts[:1])
+    assert leading_silence(first, piper.sample_rate) == 0
+    assert len(first) >= 2 * 220 and rms_dbfs(first[220:440]) > -50, "the second 10 ms are audible"
+    peak = int(np.abs(joined(parts).astype(np.int32)).max())
     assert 8_000 < peak < 32_767
 
 
 @pytest.mark.live
 def test_the_same_text_gives_the_same_samples_when_asked_to(piper: Piper) -> None:
     a, b = asyncio.run(speak(piper, "Good day.")), asyncio.run(speak(piper, "Good day."))
-    assert np.array_equal(a[0].pcm, b[0].pcm)
+    assert np.array_equal(joined(a), joined(b))
 
 
 @pytest.mark.live
@@ -259,7 +337,7 @@ def test_odd_text_is_spoken_somehow_and_never_fails(piper: Piper, text: str) -> 
 @pytest.mark.live
 def test_brackets_of_a_language_model_are_not_taken_for_phonemes(piper: Piper) -> None:
     a, b = asyncio.run(speak(piper, "[[hello]]")), asyncio.run(speak(piper, "hello"))
-    assert len(a[0].pcm) == len(b[0].pcm)
+    assert len(joined(a)) == len(joined(b))
 
 
 @pytest.mark.live
@@ -295,3 +373,113 @@ def test_two_texts_at_once_each_get_their_own_words(piper: Piper) -> None:
         assert [w.text for p in b for w in p.words] == ["A", "small", "green", "house."]
 
     asyncio.run(main())
+
+
+TEXTS = [
+    "Yes.",
+    "The capital of France is Paris.",
+    "I can book that table for you at seven in the evening, today.",
+]
+
+
+def onnx_of_default_voice() -> Path:
+    return next(models.path(DEFAULT_VOICE).glob("*.onnx"))
+
+
+@pytest.fixture(scope="module")
+def model() -> PiperModel:
+    return PiperModel(onnx_of_default_voice())
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("text", TEXTS)
+def test_windows_sound_exactly_like_one_run_of_the_whole_network(model: PiperModel, text: str) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    whole = onnxruntime.InferenceSession(onnx_of_default_voice(), providers=["CPUExecutionProvider"])
+    (sentence,) = model.phonemise(text)
+    feed = model._feed(model._voice.phonemes_to_ids(sentence), None, 1.0, deterministic=True)
+    expected = whole.run(None, feed)[0].reshape(-1)
+    rendering = model.begin(sentence, deterministic=True)
+    windows = list(rendering.windows)
+    assert rendering.length == len(expected)
+    assert np.abs(np.concatenate(windows) - expected).max() < 1e-5
+    assert len(windows) > 1 or len(expected) <= 48 * 256
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("text", TEXTS)
+def test_with_noise_the_windows_join_exactly_wherever_they_are_cut(model: PiperModel, text: str) -> None:
+    network = model._network
+    assert isinstance(network, Split) and network.flow is not None
+    (sentence,) = model.phonemise(text)
+    feed = model._feed(model._voice.phonemes_to_ids(sentence), None, 1.0, deterministic=False)
+    (frames,) = network.head.run([network.told[0]], feed)
+    n = frames.shape[-1]
+    (expected,) = network.windows(frames, [n])
+    for plan in (window_ends(n), [1, 2, n], [n // 2, n], [n - 1, n], [*range(7, n, 7), n]):
+        streamed = np.concatenate(list(network.windows(frames, plan)))
+        assert np.abs(streamed - expected).max() < 1e-5, plan
+
+
+@pytest.mark.live
+def test_the_first_piece_is_short_and_tells_the_times_of_all_words_of_its_clause(piper: Piper) -> None:
+    text = "I can book that table for you at seven in the evening today."
+    first, *rest = asyncio.run(speak(piper, text))
+    assert len(first.pcm) / piper.sample_rate < 0.4
+    assert [word.text for word in first.words] == text.split()
+    assert rest and not any(part.words for part in rest)
+    assert first.words[-1].end_s <= len(joined([first, *rest])) / piper.sample_rate
+
+
+@pytest.mark.live
+def test_between_two_windows_of_a_sentence_others_get_the_gate(piper: Piper) -> None:
+    async def main() -> None:
+        gate, scope = piper._gate, Scope("process")
+        assert gate is not None
+        async with aclosing(piper.synthesise("The capital of France is Paris.", scope)) as stream:
+            async for _ in stream:
+                assert gate.stats.running == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.live
+def test_a_scope_cancelled_within_a_sentence_gets_no_further_window(piper: Piper) -> None:
+    async def main() -> None:
+        scope = Scope("process")
+        stream = piper.synthesise("The capital of France is Paris.", scope)
+        await anext(stream)
+        scope.cancel(Reason.BARGE_IN)
+        with pytest.raises(ScopeCancelled):
+            await anext(stream)
+        await stream.aclose()  # type: ignore[attr-defined]
+
+    asyncio.run(main())
+
+
+@pytest.mark.live
+def test_a_voice_that_cannot_be_split_is_spoken_whole_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    graph = Graph.read(onnx_of_default_voice().read_bytes())
+    onnx = tmp_path / "odd.onnx"
+    (output,) = graph.outputs
+    onnx.write_bytes(graph.part(list(graph.inputs), [output, *graph.made_by("Tanh")[-1:]]))
+    shutil.copy(f"{onnx_of_default_voice()}.json", f"{onnx}.json")
+    with caplog.at_level(logging.WARNING, "voice.piper"):
+        parts = asyncio.run(speak(Piper(onnx, options=PiperOptions(deterministic=True)), "Hello there, you."))
+    assert len(parts) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "the Piper voice odd is spoken clause by clause, not piece by piece: it has 2 outputs"
+    ]
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("keep", [0.0001, 0.01, 0.5, 0.999])
+def test_a_voice_cut_short_on_its_way_is_called_damaged(tmp_path: Path, keep: float) -> None:
+    whole = onnx_of_default_voice().read_bytes()
+    onnx = tmp_path / "short.onnx"
+    onnx.write_bytes(whole[: int(len(whole) * keep)])
+    shutil.copy(f"{onnx_of_default_voice()}.json", f"{onnx}.json")
+    with pytest.raises(ModelMissing, match="damaged"):
+        PiperModel(onnx)
