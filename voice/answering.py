@@ -91,15 +91,16 @@ class Answering:
         response.scope.on_cancel(lambda reason: self._ran_out(response, reason))
         self.playout.play(response.track)
 
-    def queue(self, response: Response) -> None:
-        """Say it when the floor is free.
+    def say(self, scope: Scope, text: str) -> Response:
+        """Say ``text`` when the floor is free.
 
         Raises:
             Overloaded: Too much is waiting.
         """
         if len(self._says) >= _MOST_SAYS:
             raise Overloaded(f"{_MOST_SAYS} things are waiting to be said already")
-        self._says.append(response)
+        self._says.append(self.new(scope, text=text))
+        return self._says[-1]
 
     @property
     def waiting(self) -> bool:

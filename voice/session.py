@@ -286,8 +286,7 @@ class Session:
         self._check_live()
         if not text.strip():
             raise BadRequest("there is nothing to say")
-        response = self._answering.new(self.scope, text=text)
-        self._answering.queue(response)
+        response = self._answering.say(self.scope, text)
         if not self._feeding:
             self._after()
         return response
@@ -340,7 +339,8 @@ class Session:
         try:
             while self._inbox and self.ended is None:
                 for decision in self.taker.feed(self._inbox.popleft()):
-                    self._carry_out(decision)
+                    if self.ended is None:  # the owner may hang up in the middle
+                        self._carry_out(decision)
         finally:
             self._feeding = False
         if self.ended is None:

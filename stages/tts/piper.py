@@ -44,7 +44,7 @@ class PiperOptions:
         deterministic: The same text gives the same samples (no sampling noise).
         threads: Threads inside one operator of the network.
         first_threads: The same for the first window of a clause and all that comes before it. Two make it a
-            quarter to a third sooner while the second core is idle, and no later while it is busy; for all
+            fifth to a third sooner while the second core is idle, and up to a tenth later while it is busy. For all
             windows, they would slow a busy neighbour and cost a quarter more processor time.
     """
 

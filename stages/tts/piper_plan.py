@@ -9,7 +9,7 @@ from stages.tts.word_times import match_words, weigh_group, weigh_word
 from voice.interfaces import SpokenWord
 
 LONGEST_PHONEMES = 120
-"""Longest single run: about 6 s of audio, so that its text is read, in one call, in at most 0.12 s of one core."""
+"""Longest single run: about 6 s of audio, because its text is read in one call, which can't be stopped."""
 
 CLAUSE_PHONEMES = 15
 """Shortest clause to cut off, about 0.9 s with its pause. The first sentence is cut at its first clause mark, so
