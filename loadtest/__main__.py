@@ -22,6 +22,7 @@ def main() -> int:
     latency = commands.add_parser("latency", help="speculation on against off, single caller")
     latency.add_argument("--turns", type=int, default=20)
     latency.add_argument("--runs", type=int, default=3)
+    latency.add_argument("--min-delay", type=float, metavar="S", help="endpointing, when not the default's")
     barge = commands.add_parser(
         "barge-in", help="how soon the agent falls silent, and what the history keeps"
     )
@@ -43,7 +44,7 @@ async def _run(args: argparse.Namespace) -> bool:
     if args.command == "latency":
         from loadtest import latency
 
-        return await latency.run(args.turns, args.runs)
+        return await latency.run(args.turns, args.runs, args.min_delay)
     from loadtest import barge_in
 
     return await barge_in.run(args.turns, args.runs)

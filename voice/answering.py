@@ -12,7 +12,7 @@ from voice.answer_parts import Owner, Parts, prompt_of
 from voice.errors import BadRequest, Overloaded, VoiceError
 from voice.events import AudioStarted, AudioStopped, ResponseEnded, TurnTimes
 from voice.hearing import Ear
-from voice.interfaces import Transport
+from voice.interfaces import Prompt, Transport
 from voice.playout import Playout, Track
 from voice.response import Response
 from voice.scope import Reason, Scope
@@ -80,7 +80,7 @@ class Answering:
         prepare = getattr(self._parts.stages.model, "prepare", None)
         if prepare is not None:
             prompt = prompt_of(self._parts, saying=_WORDS_TO_COME)
-            scope.run(_quietly(prepare(prompt, scope)), "read the conversation")
+            scope.run(_quietly(prepare, prompt, scope), "read the conversation")
 
     def begin(self, response: Response, turn: UserTurn | None) -> None:
         """The gate opens: from here on the answer is real, and all there is to hear."""
@@ -212,10 +212,12 @@ class Answering:
             response.scope.parent.close()
 
 
-async def _quietly(preparation: Coroutine[Any, Any, None]) -> None:
+async def _quietly(
+    prepare: Callable[[Prompt, Scope], Coroutine[Any, Any, None]], prompt: Prompt, scope: Scope
+) -> None:
     """A preparation that fails costs time later, nothing else."""
     try:
-        await preparation
+        await prepare(prompt, scope)
     except VoiceError as error:
         log.debug("the model could not read ahead: %s", error)
 
