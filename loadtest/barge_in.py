@@ -42,7 +42,7 @@ async def run(turns: int, runs: int) -> bool:
     with tempfile.TemporaryDirectory(prefix="voice-") as folder:
         place = Path(folder)
         for number in range(runs):
-            waits = [draw.uniform(2.0, 4.0) for _ in range(turns)]
+            waits = [draw.uniform(1.8, 3.2) for _ in range(turns)]
             files = [await _caller(stages, place / f"c{n}.wav", wait) for n, wait in enumerate(waits)]
             print(f"run {number + 1} of {runs}, {turns} interruptions")
             call = await hold_call(stages, files, place / "call.wav", max_tokens=80)
