@@ -10,7 +10,7 @@ import asyncio
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from voice import turn_events as turns
 from voice.agent import Agent
@@ -18,38 +18,20 @@ from voice.answer_parts import Parts
 from voice.answering import Answering
 from voice.audio import AudioFormat
 from voice.chat import Chat
-from voice.errors import BadRequest, VoiceError
-from voice.events import Idle, Problem, SessionEnded, SessionEvent, SpeechStarted, SpeechStopped, UserSaid
+from voice.errors import BadRequest
+from voice.events import Idle, SessionEnded, SessionEvent
 from voice.executor import Executor, ThreadExecutor
 from voice.hearing import Ear
-from voice.interfaces import ASR_RATE_HZ, ImagePart, Pcm16, Transport
+from voice.interfaces import ImagePart, Pcm16, Transport
+from voice.listening import Listening
+from voice.metrics import Counters
 from voice.options import TurnOptions
 from voice.outbox import Outbox
 from voice.playout import Playout
-from voice.recognition import transcribe
 from voice.response import Response
-from voice.scope import Identity, Priority, Reaper, Reason, Scope
+from voice.scope import Identity, Reaper, Reason, Scope
 from voice.sender import send_audio
 from voice.turns import State, TurnTaker
-from voice.user_turn import UserTurn
-
-_TAIL = int(0.2 * ASR_RATE_HZ)
-"""Silence that a recogniser gets after the last word."""
-_SETTLE_S = 20.0
-"""Speech recognised at a pause and longer than this is not recognised again when the turn goes on."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """What happened in a session, in numbers."""
-
-    turns: int = 0
-    guesses: int = 0
-    guesses_kept: int = 0
-    guesses_dropped: int = 0
-    barge_ins: int = 0
-    false_alarms: int = 0
-    empty_turns: int = 0
 
 
 class Session:
@@ -93,11 +75,6 @@ class Session:
         self._process, self._executor = scope, executor
         self._own_executor: ThreadExecutor | None = None
         self._started = False
-        self._heard_until = 0  # audio before this index belongs to earlier turns
-        self._audio_from: int | None = None
-        self._audio_to = 0
-        self._edge_at = 0.0  # when the detector last noticed that the user began to speak
-        self._turn: UserTurn | None = None
         self._unshown: set[str] = set()  # calls whose result came after their answer was cut
         self._inbox: deque[turns.TurnInput] = deque()  # filled only while one is being carried out
         self._later: deque[tuple[Callable[[int], None], int]] = deque(maxlen=64)  # edges behind a closed turn
@@ -149,6 +126,7 @@ class Session:
         )
         self.scope.on_cancel(lambda reason: self._end(str(reason)))
         self.tool_scope = self.scope.child("tool")
+        self._listening = Listening(self, self.ear, self._answering, self.scope, self._feed)
         if capabilities.playout == "flush_only":
             self.scope.run(send_audio(self), f"sender {self.session_id}")
         self.taker.listen(self._now())
@@ -195,15 +173,8 @@ class Session:
         """
         if self.ended is None:
             self.ear.hear(pcm, self._now())
-            if self.options.mode == "manual":
-                self._hear_manually()
-
-    def _hear_manually(self) -> None:
-        """Without turn detection all audio since the last turn belongs to the next one."""
-        if self._audio_from is None:
-            self._audio_from = self.ear.keep_from = self._heard_until
-        elif self.ear.log.end - self._audio_from >= self.options.max_turn_s * ASR_RATE_HZ:
-            self.commit()
+            if self.options.mode == "manual" and self._listening.all_belongs(self.options.max_turn_s):
+                self.commit()
 
     def send_text(self, text: str, *, answer: bool = True) -> str:
         """The user wrote something; interrupts the agent if it speaks and ``answer``. Returns the item's id.
@@ -243,9 +214,8 @@ class Session:
     def commit(self) -> None:
         """The user is done (push to talk, or a client's commit): answer what was said since the last turn."""
         self._check_live()
-        if self._audio_from is None:
+        if not self._listening.end_here():
             raise BadRequest("nothing was said since the last turn")
-        self._audio_to = self.ear.log.end
         self._feed(turns.Committed(self._now()))
 
     def clear(self) -> None:
@@ -253,7 +223,7 @@ class Session:
         self._check_live()
         self._feed(turns.Cleared(self._now()))
         if self.taker.state is not State.HELD:
-            self._forget_audio(self.ear.log.end)
+            self._listening.forget(self.ear.log.end)
 
     def interrupt(self) -> None:
         """Stop what the agent says, as the owner or the client asks. Does nothing when it is silent."""
@@ -307,23 +277,17 @@ class Session:
         if self.taker.closing:
             self._later.append((self._began, index))
             return
-        if self._audio_from is None:
-            start = index - int(self.options.pre_roll_s * ASR_RATE_HZ)
-            self._audio_from = self.ear.keep_from = max(start, self._heard_until, self.ear.log.start)
-        self._edge_at = self._now()
-        self._feed(turns.SpeechBegan(self._edge_at, self.ear.time_of(index)))
+        now = self._now()
+        self._listening.began(index, now)
+        self._feed(turns.SpeechBegan(now, self.ear.time_of(index)))
 
     def _paused(self, index: int) -> None:
         if self.taker.closing:
             self._later.append((self._paused, index))
             return
-        self._audio_to = min(index + _TAIL, self.ear.log.end)
+        self._listening.paused(index)
         self._feed(turns.SpeechPaused(self._now(), self.ear.time_of(index)))
-        turn = self._turn
-        if turn is not None:
-            turn.speech_end, turn.paused_at = self.ear.time_of(index), self._now()
-            if turn.announced:
-                self.emit(SpeechStopped(turn.item_id, index / ASR_RATE_HZ))
+        self._listening.note_pause(index, self._now())
 
     def _tick(self) -> None:
         self._wake = None
@@ -371,17 +335,17 @@ class Session:
     def _carry_out(self, decision: turns.Decision) -> None:
         match decision:
             case turns.OpenTurn():
-                self._open_turn(decision)
+                self._listening.open(decision)
             case turns.Reopen():
-                self._reopen(decision)
+                self._listening.reopen(decision)
             case turns.Recognise():
-                self._recognise(decision)
+                self._listening.recognise(decision)
             case turns.Guess():
-                self._guess(decision)
+                self._listening.guess(decision)
             case turns.Commit():
                 self._commit(decision)
             case turns.CloseEmpty():
-                self._close_empty(decision)
+                self._listening.close_empty(decision)
             case turns.Respond():
                 self._respond()
             case turns.Hold():
@@ -393,128 +357,20 @@ class Session:
                 self.counters.barge_ins += decision.reason is Reason.BARGE_IN
                 self._answering.cut(decision.reason)
             case turns.CutInput():
-                self._cut_input(decision)
+                self._listening.cut_input(decision)
             case turns.GoneIdle():
                 self.emit(Idle(self.options.idle_s or 0.0))
 
-    # ------------------------------------------------------------ the user's turn
-
-    def _cut_input(self, decision: turns.CutInput) -> None:
-        self._audio_to = self.ear.log.end
-        self.ear.cut()
-        turn = self._turn_of(decision.turn)
-        turn.speech_end = turn.paused_at = self._now()
-        self.emit(SpeechStopped(turn.item_id, self.ear.stream_s(turn.speech_end)))
-
-    def _open_turn(self, decision: turns.OpenTurn) -> None:
-        turn = self._turn_of(decision.turn)
-        turn.revision, turn.announced = decision.revision, True
-        self._tell_started(turn)
-        if self.options.speculate:
-            turn.reading = turn.scope.child("stage", priority=Priority.BACKGROUND)
-            self._answering.prepare(turn.reading)
-        if turn.speech_end is not None:  # it had ended before it was clear that it was a turn
-            self.emit(SpeechStopped(turn.item_id, self.ear.stream_s(turn.speech_end)))
-
-    def _turn_of(self, number: int) -> UserTurn:
-        """The turn in progress; made when a sound is first looked at, announced or not."""
-        if self._turn is None or self._turn.number != number:
-            identity = Identity(self.session_id, number, 0)
-            self._turn = UserTurn(number, self.chat.new_id(), self.scope.child("turn", identity=identity))
-        return self._turn
-
-    def _reopen(self, decision: turns.Reopen) -> None:
-        turn = self._turn_of(decision.turn)
-        self.counters.guesses_dropped += turn.drop_work(Reason.RESUMED)
-        turn.revision = decision.revision
-        if decision.speech:
-            turn.speech_end = turn.paused_at = None
-            self._settle(turn)
-            self._tell_started(turn)
-
-    def _tell_started(self, turn: UserTurn) -> None:
-        at_s = (self._audio_from or 0) / ASR_RATE_HZ
-        self.emit(SpeechStarted(turn.item_id, at_s, self.ear.stream_s(self._edge_at)))
-
-    def _settle(self, turn: UserTurn) -> None:
-        """A long stretch that has been recognised up to a pause is not recognised again."""
-        start = self._audio_from
-        if start is not None and turn.text and self._audio_to - start > _SETTLE_S * ASR_RATE_HZ:
-            turn.settled = turn.text
-            self._audio_from = self.ear.keep_from = self._audio_to
-
-    def _recognise(self, decision: turns.Recognise) -> None:
-        turn = self._turn_of(decision.turn)
-        self.counters.guesses_dropped += turn.drop_work(Reason.SUPERSEDED)
-        work = turn.new_work(decision.revision)
-        start = self._audio_to if self._audio_from is None else self._audio_from
-        audio = self.ear.log.read(max(start, self.ear.log.start), max(start, self._audio_to))
-        work.run(self._transcribe(turn, decision.revision, audio, work), f"recognise {self.session_id}")
-
-    async def _transcribe(self, turn: UserTurn, revision: int, audio: Pcm16, scope: Scope) -> None:
-        started = self._now()
-        text = ""
-        try:
-            recogniser, language = self.agent.stages.recogniser, self.agent.language
-            text = (await transcribe(recogniser, audio, scope, language=language)).text
-        except VoiceError as error:
-            if not scope.cancelled:
-                self.emit(Problem(f"the user's words were lost: {error}", type(error).__name__))
-        if scope.cancelled:
-            return
-        turn.asr_s = self._now() - started
-        turn.text = f"{turn.settled} {text.strip()}".strip()
-        self._feed(turns.Heard(self._now(), turn.number, revision, turn.text))
-
-    def _guess(self, decision: turns.Guess) -> None:
-        turn = self._turn_of(decision.turn)
-        work = (
-            turn.work
-            if turn.work is not None and not turn.work.cancelled
-            else turn.new_work(decision.revision)
-        )
-        if turn.reading is not None:
-            turn.reading.cancel(Reason.SUPERSEDED)
-        self.counters.guesses += 1
-        turn.guess = self._answering.new(work, saying=decision.text)
-        turn.guess.start()
+    # ------------------------------------------------------------ the answer
 
     def _commit(self, decision: turns.Commit) -> None:
-        turn = self._turn_of(decision.turn)
+        """The user's words enter the history and the gate opens, or, without a good guess, the answer starts."""
+        turn, guess = self._listening.take(decision)
         self.counters.turns += 1
-        turn.committed_at = self._now()
-        start = self._audio_from or 0
-        self.chat.add_user(decision.text, item_id=turn.item_id)
-        self._forget_audio(self._audio_to)
-        self.emit(UserSaid(turn.item_id, decision.text, max(0, self._audio_to - start) / ASR_RATE_HZ))
-        self._turn = None
-        guess, turn.guess = turn.guess, None
-        if turn.work is not None:
-            turn.work.promote()
-        if guess is not None and not guess.spoiled and not guess.scope.cancelled:
-            self.counters.guesses_kept += 1
-            self._answering.begin(guess, turn)
-            return
         if guess is not None:
-            guess.scope.cancel(Reason.FAILED)
-        self._answering.begin(self._answering.new(turn.scope), turn)
-
-    def _close_empty(self, decision: turns.CloseEmpty) -> None:
-        turn, self._turn = self._turn, None
-        self._forget_audio(self._audio_to)
-        if turn is None:
-            return
-        self.counters.guesses_dropped += turn.drop_work(Reason.SUPERSEDED)
-        turn.scope.cancel(Reason.SUPERSEDED)
-        if decision.announced:
-            self.counters.empty_turns += 1
-            self.emit(UserSaid(turn.item_id, ""))
-
-    def _forget_audio(self, until: int) -> None:
-        self._heard_until = max(self._heard_until, until)
-        self._audio_from = self.ear.keep_from = None
-
-    # ------------------------------------------------------------ the answer
+            self.counters.guesses_kept += 1
+        if self.ended is None:  # the owner may have hung up when it was told
+            self._answering.begin(guess or self._answering.new(turn.scope), turn)
 
     def _respond(self) -> None:
         """Answer the history as it stands."""

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import pytest
-from failures import Talk, make_agent, talk
+from talk import Talk, make_agent, talk
 
 from voice.events import ResponseEnded
 from voice.interfaces import Speech

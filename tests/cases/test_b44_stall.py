@@ -8,7 +8,7 @@ end (``first_token_s``, ``release_s`` for the clause in hand, ``gap_s``). What s
 from __future__ import annotations
 
 import pytest
-from failures import Talk, longest_silence_s, make_agent, talk
+from talk import Talk, longest_silence_s, make_agent, talk
 
 from voice.options import SpeechOptions, TurnOptions
 from voice.testing import Hang, Pause, ScriptedModel, run_virtual, speak

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from failures import Talk, make_agent, talk
+from talk import Talk, make_agent, talk
 
 from voice.events import Idle, Problem, ResponseEnded
 from voice.interfaces import ToolCall

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from failures import Talk, make_agent, talk
+from talk import Talk, make_agent, talk
 
 from voice.agent import Agent
 from voice.events import SessionEnded

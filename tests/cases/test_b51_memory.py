@@ -13,7 +13,7 @@ import gc
 from typing import Any
 
 import psutil
-from failures import Talk, make_agent, talk
+from talk import Talk, make_agent, talk
 
 from voice.chat import UserEntry
 from voice.events import ResponseEnded

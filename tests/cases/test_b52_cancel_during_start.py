@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from failures import make_agent, talk
+from talk import make_agent, talk
 
 from voice.agent import Agent
 from voice.errors import EngineFailed

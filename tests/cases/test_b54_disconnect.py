@@ -15,7 +15,7 @@ import random
 from typing import Any
 
 import pytest
-from failures import Talk, make_agent, talk
+from talk import Talk, make_agent, talk
 
 from voice.agent import Agent
 from voice.events import SessionEnded

@@ -130,3 +130,13 @@ async def talk(
     async with live:
         client.attach(live)
         yield Talk(live, client, events)
+
+
+def longest_silence_s(it: Talk, start_s: float, end_s: float) -> float:
+    """The longest stretch without the agent's voice between two times of the client's timeline."""
+    longest, since = 0.0, start_s
+    for begin, end in [*it.sounds, (end_s, end_s)]:
+        if begin > start_s:
+            longest = max(longest, min(begin, end_s) - since)
+        since = max(since, end)
+    return longest

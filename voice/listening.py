@@ -1,0 +1,227 @@
+"""Listening: the user's side of a session: which audio belongs to the turn, its words, the guess built on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from voice.answering import Answering
+from voice.errors import VoiceError
+from voice.events import Problem, SpeechStarted, SpeechStopped, UserSaid
+from voice.hearing import Ear
+from voice.interfaces import ASR_RATE_HZ, Pcm16
+from voice.recognition import transcribe
+from voice.response import Response
+from voice.scope import Identity, Priority, Reason, Scope
+from voice.turn_events import (
+    CloseEmpty,
+    Commit,
+    CutInput,
+    Guess,
+    Heard,
+    OpenTurn,
+    Recognise,
+    Reopen,
+    TurnInput,
+)
+from voice.user_turn import UserTurn
+
+if TYPE_CHECKING:
+    from voice.session import Session
+
+_TAIL = int(0.2 * ASR_RATE_HZ)
+"""Silence that a recogniser gets after the last word."""
+_SETTLE_S = 20.0
+"""Speech recognised at a pause and longer than this is not recognised again when the turn goes on."""
+
+
+class Listening:
+    """Carries out what the turn taker decides about the user's turn.
+
+    Args:
+        session: Where events and counters go; its options, agent and history are read.
+        ear: Keeps the audio.
+        answering: Makes the guesses.
+        scope: The session's; turns live under it.
+        feed: Tells the turn taker.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        ear: Ear,
+        answering: Answering,
+        scope: Scope,
+        feed: Callable[[TurnInput], None],
+    ) -> None:
+        self._session, self._ear, self._answering = session, ear, answering
+        self._scope, self._feed = scope, feed
+        self._turn: UserTurn | None = None
+        self._heard_until = 0  # audio before this index belongs to earlier turns
+        self._from: int | None = None  # where the turn's audio begins; None: nothing was said yet
+        self._to = 0
+        self._edge_at = 0.0  # when the detector last noticed that the user began to speak
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    # ------------------------------------------------------------ audio
+
+    def began(self, index: int, now: float) -> None:
+        """Speech began at a sample: its audio starts a little before, but never inside an earlier turn."""
+        if self._from is None:
+            start = index - int(self._session.options.pre_roll_s * ASR_RATE_HZ)
+            self._from = self._ear.keep_from = max(start, self._heard_until, self._ear.log.start)
+        self._edge_at = now
+
+    def paused(self, index: int) -> None:
+        """Speech ended at a sample, for now."""
+        self._to = min(index + _TAIL, self._ear.log.end)
+
+    def note_pause(self, index: int, now: float) -> None:
+        """Remember when the pause was noticed, and tell of it if the turn was announced."""
+        turn = self._turn
+        if turn is not None:
+            turn.speech_end, turn.paused_at = self._ear.time_of(index), now
+            if turn.announced:
+                self._session.emit(SpeechStopped(turn.item_id, index / ASR_RATE_HZ))
+
+    def all_belongs(self, max_turn_s: float) -> bool:
+        """Without turn detection all audio since the last turn is the next one's; returns whether it is full."""
+        if self._from is None:
+            self._from = self._ear.keep_from = max(self._heard_until, self._ear.log.start)
+        return self._ear.log.end - self._from >= max_turn_s * ASR_RATE_HZ
+
+    def end_here(self) -> bool:
+        """The turn's audio ends now; returns whether there is any."""
+        if self._from is None:
+            return False
+        self._to = self._ear.log.end
+        return True
+
+    # ------------------------------------------------------------ the turn
+
+    def cut_input(self, decision: CutInput) -> None:
+        """The turn is too long: it ends here, and what goes on being said belongs to none."""
+        self._to = self._ear.log.end
+        self._ear.cut()
+        turn = self._turn_of(decision.turn)
+        turn.speech_end = turn.paused_at = self._now()
+        self._session.emit(SpeechStopped(turn.item_id, self._ear.stream_s(turn.speech_end)))
+
+    def open(self, decision: OpenTurn) -> None:
+        """A turn begins: announce it, and let the model read the conversation so far."""
+        turn = self._turn_of(decision.turn)
+        turn.revision, turn.announced = decision.revision, True
+        self._tell_started(turn)
+        if self._session.options.speculate:
+            turn.reading = turn.scope.child("stage", priority=Priority.BACKGROUND)
+            self._answering.prepare(turn.reading)
+        if turn.speech_end is not None:  # it had ended before it was clear that it was a turn
+            self._session.emit(SpeechStopped(turn.item_id, self._ear.stream_s(turn.speech_end)))
+
+    def _turn_of(self, number: int) -> UserTurn:
+        """The turn in progress; made when a sound is first looked at, announced or not."""
+        if self._turn is None or self._turn.number != number:
+            identity = Identity(self._session.session_id, number, 0)
+            self._turn = UserTurn(
+                number, self._session.chat.new_id(), self._scope.child("turn", identity=identity)
+            )
+        return self._turn
+
+    def reopen(self, decision: Reopen) -> None:
+        """The guess is void; the turn goes on."""
+        turn = self._turn_of(decision.turn)
+        self._session.counters.guesses_dropped += turn.drop_work(Reason.RESUMED)
+        turn.revision = decision.revision
+        if decision.speech:
+            turn.speech_end = turn.paused_at = None
+            self._settle(turn)
+            self._tell_started(turn)
+
+    def _tell_started(self, turn: UserTurn) -> None:
+        at_s = (self._from or 0) / ASR_RATE_HZ
+        self._session.emit(SpeechStarted(turn.item_id, at_s, self._ear.stream_s(self._edge_at)))
+
+    def _settle(self, turn: UserTurn) -> None:
+        """A long stretch that has been recognised up to a pause is not recognised again."""
+        start = self._from
+        if start is not None and turn.text and self._to - start > _SETTLE_S * ASR_RATE_HZ:
+            turn.settled = turn.text
+            self._from = self._ear.keep_from = self._to
+
+    def recognise(self, decision: Recognise) -> None:
+        """Transcribe the turn's audio up to the pause."""
+        turn = self._turn_of(decision.turn)
+        self._session.counters.guesses_dropped += turn.drop_work(Reason.SUPERSEDED)
+        work = turn.new_work(decision.revision)
+        start = self._to if self._from is None else self._from
+        audio = self._ear.log.read(max(start, self._ear.log.start), max(start, self._to))
+        work.run(
+            self._transcribe(turn, decision.revision, audio, work), f"recognise {self._session.session_id}"
+        )
+
+    async def _transcribe(self, turn: UserTurn, revision: int, audio: Pcm16, scope: Scope) -> None:
+        started = self._now()
+        text = ""
+        try:
+            recogniser, language = self._session.agent.stages.recogniser, self._session.agent.language
+            text = (await transcribe(recogniser, audio, scope, language=language)).text
+        except VoiceError as error:
+            if not scope.cancelled:
+                self._session.emit(Problem(f"the user's words were lost: {error}", type(error).__name__))
+        if scope.cancelled:
+            return
+        turn.asr_s = self._now() - started
+        turn.text = f"{turn.settled} {text.strip()}".strip()
+        self._feed(Heard(self._now(), turn.number, revision, turn.text))
+
+    def guess(self, decision: Guess) -> None:
+        """Start an answer behind the gate."""
+        turn = self._turn_of(decision.turn)
+        work = (
+            turn.work
+            if turn.work is not None and not turn.work.cancelled
+            else turn.new_work(decision.revision)
+        )
+        if turn.reading is not None:
+            turn.reading.cancel(Reason.SUPERSEDED)
+        self._session.counters.guesses += 1
+        turn.guess = self._answering.new(work, saying=decision.text)
+        turn.guess.start()
+
+    def take(self, decision: Commit) -> tuple[UserTurn, Response | None]:
+        """The turn is certain: its words enter the history. Returns it with its guess, if that is any good."""
+        turn = self._turn_of(decision.turn)
+        turn.committed_at = self._now()
+        start = self._from or 0
+        self._session.chat.add_user(decision.text, item_id=turn.item_id)
+        self.forget(self._to)
+        audio_s = max(0, self._to - start) / ASR_RATE_HZ
+        self._session.emit(UserSaid(turn.item_id, decision.text, audio_s))
+        self._turn = None
+        guess, turn.guess = turn.guess, None
+        if turn.work is not None:
+            turn.work.promote()
+        if guess is not None and (guess.spoiled or guess.scope.cancelled):
+            guess.scope.cancel(Reason.FAILED)
+            guess = None
+        return turn, guess
+
+    def close_empty(self, decision: CloseEmpty) -> None:
+        """There were no words: the turn leaves no trace."""
+        turn, self._turn = self._turn, None
+        self.forget(self._to)
+        if turn is None:
+            return
+        self._session.counters.guesses_dropped += turn.drop_work(Reason.SUPERSEDED)
+        turn.scope.cancel(Reason.SUPERSEDED)
+        if decision.announced:
+            self._session.counters.empty_turns += 1
+            self._session.emit(UserSaid(turn.item_id, ""))
+
+    def forget(self, until: int) -> None:
+        """Audio before a sample belongs to turns that are over."""
+        self._heard_until = max(self._heard_until, until)
+        self._from = self._ear.keep_from = None
