@@ -59,16 +59,18 @@ class Answering:
         self._past: deque[Response] = deque(maxlen=_KEPT_RESPONSES)
         self._says: deque[Response] = deque(maxlen=_MOST_SAYS)
         self._made = 0
+        self._hard_end: asyncio.TimerHandle | None = None  # of a live answer that had to wait for the floor
 
     # ------------------------------------------------------------ begin
 
     def new(self, scope: Scope, *, saying: str | None = None, text: str | None = None) -> Response:
-        """An answer that is not live yet, under ``scope``."""
+        """An answer that is not live yet, under ``scope``. One with a ``text`` has its hard end from :meth:`begin`
+        on: it may have to wait for the floor."""
         self._made += 1
         return Response(
             self._parts,
             self._owner,
-            scope.child("response", timeout_s=self._parts.speech.timeout_s),
+            scope.child("response", timeout_s=self._parts.speech.timeout_s if text is None else None),
             response_id=f"resp_{self._name}_{self._made:05d}",
             saying=saying,
             text=text,
@@ -86,9 +88,15 @@ class Answering:
         """The gate opens: from here on the answer is real, and all there is to hear."""
         self.live, self._turn = response, turn
         response.open()
+        if self.live is not response:
+            return  # the owner cut it when it was told of it, and another may be live by now
         if not response.started:
             response.start()
         response.scope.on_cancel(lambda reason: self._ran_out(response, reason))
+        timeout_s, left_s = self._parts.speech.timeout_s, response.scope.remaining()
+        if left_s is None or left_s > timeout_s:
+            loop = asyncio.get_running_loop()
+            self._hard_end = loop.call_later(timeout_s, response.scope.cancel, Reason.DEADLINE)
         self.playout.play(response.track)
 
     def say(self, scope: Scope, text: str) -> Response:
@@ -140,7 +148,8 @@ class Answering:
             return
         self.playout.drop()
         self._conclude(response, None, "completed")
-        self._feed(Finished(self._now()))
+        if self.live is None:  # the owner, told of the end, may have begun another
+            self._feed(Finished(self._now()))
 
     # ------------------------------------------------------------ end
 
@@ -151,7 +160,10 @@ class Answering:
             return
         dropped = self.playout.drop()
         if dropped is not None and self._transport.capabilities.playout == "flush_only":
-            self._transport.clear_audio()
+            try:
+                self._transport.clear_audio()
+            except Exception:  # a client that is gone: the sender finds out, the cut goes on
+                log.warning("the client could not drop its audio", exc_info=True)
         response.scope.cancel(reason)
         position = 0 if dropped is None else dropped[1]
         self._conclude(response, position, "interrupted" if position > 0 else "cancelled")
@@ -185,6 +197,8 @@ class Answering:
 
     def _conclude(self, response: Response, position: int | None, status: str) -> None:
         turn, self._turn, self.live = self._turn, None, None
+        if self._hard_end is not None:
+            self._hard_end.cancel()
         heard = response.conclude(position)
         self._past.append(response)
         self._owner.saw_results(response.shown)

@@ -65,9 +65,14 @@ def _talk(args: argparse.Namespace) -> int:
         raise BadRequest("give the caller's audio files, or a question with --ask TEXT (one of the two)")
     if args.out:
         _check_out(args.out)
+    for text in args.ask or ():
+        if not text.strip():
+            raise BadRequest("there is nothing to ask")
     for file in args.caller or ():
         if not Path(file).is_file():
             raise BadRequest(f"there is no file {file}")
+        if args.out and Path(args.out).exists() and Path(args.out).samefile(file):
+            raise BadRequest(f"{args.out} is the caller's own file: the recording would replace it")
     agent = _agent(args)
     return asyncio.run(_talk_with_files(agent, args))
 
@@ -163,7 +168,10 @@ def _speak(args: argparse.Namespace) -> int:
     pcm = asyncio.run(_speech(synthesiser, text, args.voice))
     if pcm.size == 0:
         raise BadRequest("nothing of the text can be spoken")
-    soundfile.write(args.out, pcm, synthesiser.sample_rate)
+    try:
+        soundfile.write(args.out, pcm, synthesiser.sample_rate)
+    except (soundfile.SoundFileError, OSError) as error:
+        raise BadRequest(f"{args.out} can't be written: {error}") from None
     print(f"{args.out}: {pcm.size / synthesiser.sample_rate:.1f} s", file=sys.stderr)
     return 0
 

@@ -6,6 +6,7 @@ time, and turns probabilities into two edges: the user began to speak, the user 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 
@@ -17,6 +18,8 @@ from voice.errors import BadAudio
 from voice.interfaces import ASR_RATE_HZ, DetectorStream, Pcm16, VoiceDetector
 from voice.options import Limits, TurnOptions
 
+log = logging.getLogger("voice")
+
 _RELEASE = 0.15
 """Speech ends this far below the threshold that began it (Silero's own hysteresis)."""
 _BLOCK = ASR_RATE_HZ // 100
@@ -27,8 +30,8 @@ _TAIL_S = 0.16
 """The last sample may lie this far behind the last window that the detector took for speech (a soft "s")."""
 _LINGER_S = 0.5
 """The detector may go on seeing speech this long after the last audible sample."""
-_SILENT_LINE_S = 1.0
-"""No audio for so long in mid speech is a pause."""
+_SILENT_LINE_S = 2.5
+"""No audio for so long in mid speech is a pause. Longer than any frame that clients send."""
 _GAP_S = 0.25
 """Audio that comes later than this against its own clock was not sent for a while: the clock is set anew."""
 
@@ -38,7 +41,7 @@ class Ear:
 
     Args:
         detector: The shared voice activity detector.
-        options: Thresholds and times; replace :attr:`options` to change them during a call.
+        options: Thresholds and times; :meth:`configure` changes them during a call.
         limits: Bounds.
         audio_format: What :meth:`hear` is given.
         on_began: Called with the sample index where speech began.
@@ -71,8 +74,8 @@ class Ear:
         self._window = detector.window_samples
         self._on_began, self._on_paused = on_began, on_paused
         self._backlog = int(limits.hear_backlog_s * ASR_RATE_HZ)
-        longest_s = options.max_turn_s + limits.hear_backlog_s + 5.0
-        self.log = SampleLog(longest_s, rate_hz=ASR_RATE_HZ)
+        self._beyond_s = limits.hear_backlog_s + 5.0
+        self.log = SampleLog(options.max_turn_s + self._beyond_s, rate_hz=ASR_RATE_HZ)
         self._next = 0  # where the next window begins
         self._busy = False  # a window is with the detector
         self._pumping = False
@@ -82,6 +85,12 @@ class Ear:
         self._floor_dbfs = -70.0
         self._epoch: float | None = None  # loop time of sample 0
         self._closed = False
+
+    def configure(self, options: TurnOptions) -> None:
+        """Use other thresholds and times from now on; the longest turn fits."""
+        self.options = options
+        longest_s = max(options.max_turn_s + self._beyond_s, len(self.log) / ASR_RATE_HZ)
+        self.log.limit(longest_s, overwrite=False)
 
     # ------------------------------------------------------------ in
 
@@ -142,7 +151,14 @@ class Ear:
                 start = self._next
                 self._next += self._window
                 self._busy = True
-                self._stream.push(self.log.read(start, self._next), self._judged)
+                try:
+                    self._stream.push(self.log.read(start, self._next), self._judged)
+                except Exception:
+                    if not self._busy:  # it had answered: the fault is not the detector's
+                        raise
+                    if not self.failures:  # once: there may be thirty a second
+                        log.exception("the voice activity detector failed")
+                    self._judged(math.nan)
         finally:
             self._pumping = False
 

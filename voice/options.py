@@ -45,6 +45,7 @@ class TurnOptions:
     idle_s: float | None = 15.0
 
     def __post_init__(self) -> None:
+        _check(self.mode in ("automatic", "manual"), 'mode must be "automatic" or "manual"')
         _check(0.05 <= self.speech_threshold <= 0.95, "speech_threshold must be 0.05 to 0.95")
         _check(0.0 <= self.start_s <= 1.0, "start_s must be 0 to 1 s")
         _check(

@@ -20,6 +20,8 @@ from voice.scope import Scope
 from voice.spoken import Segment
 
 _EMPTY: Pcm16 = np.zeros(0, np.int16)
+_START_S = 0.02
+"""An answer begins, or goes on after it ran dry, with at least so much audio."""
 
 
 _USUAL_PACE = 15.0
@@ -126,6 +128,7 @@ class Track:
     _chunks: deque[Pcm16] = field(default_factory=deque)  # bounded by bound_s
     _room: asyncio.Event = field(default_factory=asyncio.Event)
     _on_audio: Callable[[], None] | None = None
+    _dry: bool = True  # nothing was left: go on only with a whole piece
 
     @property
     def queued_s(self) -> float:
@@ -180,6 +183,9 @@ class Track:
         """The next samples, at most that many."""
         if not self._chunks or self.scope.cancelled:
             return _EMPTY
+        if self._dry and not self.ended and self.queued_s < _START_S:
+            return _EMPTY  # a scrap would be heard as a click before the rest has come
+        self._dry = False
         parts: list[Pcm16] = []
         left = samples
         while left > 0 and self._chunks:
@@ -193,6 +199,7 @@ class Track:
         out = parts[0] if len(parts) == 1 else np.concatenate(parts)
         self.taken += out.size
         if not self._chunks:
+            self._dry = True
             self.dry_since = asyncio.get_running_loop().time()
         if self.queued_s < self.bound_s:
             self._room.set()
@@ -276,6 +283,8 @@ class Playout:
             self._last_read_at = now
             if first:
                 self._on_audible(track)
+                if self._track is not track:
+                    return _EMPTY  # the owner cut it when it was told of it
         self._tell_drained()
         return out
 

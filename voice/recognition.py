@@ -37,12 +37,19 @@ async def _once(recogniser: Recogniser, audio: Pcm16, scope: Scope, language: st
     limit_s = _LIMIT_S + audio.size / ASR_RATE_HZ
     try:
         async with asyncio.timeout(limit_s):
-            return await recogniser.transcribe(audio, scope, language=language)
+            transcript = await recogniser.transcribe(audio, scope, language=language)
+        if not isinstance(transcript.text, str):
+            raise TypeError(f"a transcript's text is {type(transcript.text).__name__}")
+        return transcript
     except TimeoutError:
         message = f"{recogniser.name} gave no answer within {limit_s:.0f} s"
         raise EngineFailed(message, retryable=False) from None
     except VoiceError:
         raise
+    except asyncio.CancelledError as error:
+        if (task := asyncio.current_task()) is None or task.cancelling():
+            raise
+        raise EngineFailed(f"{recogniser.name} was cancelled from within") from error
     except Exception as error:
         log.warning("the recogniser %s failed", recogniser.name, exc_info=error)
         raise EngineFailed(f"{recogniser.name} failed: {type(error).__name__}: {error}"[:300]) from error

@@ -110,6 +110,8 @@ class Response:
         self._saying = None
         now = self.times.opened = self._now()
         self.owner.emit(ResponseStarted(self.response_id, self.item_id))
+        if self.scope.cancelled:
+            return  # the owner cut it when it was told
         self._begin_entry()
         if self.generated:
             self._record(self.generated)
@@ -323,6 +325,8 @@ class Response:
                             if not await self._take_text(event.text, attempt):
                                 return
                         case ToolCall():
+                            if not isinstance(event.name, str) or not isinstance(event.arguments, str):
+                                raise TypeError(f"a tool call must be text, not {event!r}")
                             attempt.calls.append(event)
                         case Usage():
                             attempt.usage = event
@@ -332,6 +336,10 @@ class Response:
                             pass
         except VoiceError as error:
             attempt.error = error
+        except asyncio.CancelledError:
+            if (running := asyncio.current_task()) is None or running.cancelling():
+                raise
+            attempt.error = EngineFailed(f"{model.name} was cancelled from within")
         except Exception as error:
             log.warning("the model %s failed", model.name, exc_info=error)
             attempt.error = EngineFailed(f"{model.name} failed: {type(error).__name__}: {error}"[:300])

@@ -284,7 +284,8 @@ class Reaper:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("task %s failed while it was cancelled: %r", task.get_name(), error)
+            if not isinstance(error, ScopeCancelled):  # that is how it was told to stop
+                log.warning("task %s failed while it was cancelled: %r", task.get_name(), error)
 
     @property
     def pending(self) -> int:

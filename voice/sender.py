@@ -42,6 +42,9 @@ async def send_audio(session: Session) -> None:
             except (OSError, VoiceError) as error:
                 log.info("%s: the client is gone: %s", session.session_id, error)
                 session.hang_up("disconnected")
+            except Exception:  # libraries have their own words for "gone"
+                log.warning("%s: sending failed; closing it", session.session_id, exc_info=True)
+                session.hang_up("disconnected")
             continue
         wait_s = early_s if pcm is None and track is not None and early_s > 0 else None
         try:

@@ -171,6 +171,8 @@ class Session:
         Raises:
             BadAudio: Not what the declared format says; the session goes on.
         """
+        if not self._started:
+            self._check_live()
         if self.ended is None:
             self.ear.hear(pcm, self._now())
             if self.options.mode == "manual" and self._listening.all_belongs(self.options.max_turn_s):
@@ -214,6 +216,8 @@ class Session:
     def commit(self) -> None:
         """The user is done (push to talk, or a client's commit): answer what was said since the last turn."""
         self._check_live()
+        if self.taker.closing:
+            return  # a turn is being closed already; what was said since then belongs to the next one
         if not self._listening.end_here():
             raise BadRequest("nothing was said since the last turn")
         self._feed(turns.Committed(self._now()))
@@ -241,6 +245,8 @@ class Session:
             BadRequest: No such answer, or it is too long ago.
         """
         self._check_live()
+        if not isinstance(heard_s, int | float) or heard_s != heard_s:  # not NaN either
+            raise BadRequest(f"heard_s must be seconds, not {heard_s!r}")
         self._answering.truncate(item_id, heard_s)
 
     def say(self, text: str) -> Response:
@@ -254,7 +260,7 @@ class Session:
             Overloaded: Too much is waiting to be said.
         """
         self._check_live()
-        if not text.strip():
+        if not isinstance(text, str) or not text.strip():
             raise BadRequest("there is nothing to say")
         response = self._answering.say(self.scope, text)
         if not self._feeding:
@@ -263,9 +269,16 @@ class Session:
 
     def configure(self, options: TurnOptions) -> None:
         """Use other turn options from now on."""
+        self._check_live()
+        automatic = self.options.mode == "manual" and options.mode == "automatic"
         self.options = options
         self.taker.configure(options)
-        self.ear.options = options
+        self.ear.configure(options)
+        if automatic and not self.taker.hearing:
+            self._listening.forget(0)  # what was not committed belongs to no turn
+        elif automatic and not self.ear.speaking:
+            self._paused(self.ear.voiced_until)  # its pause passed unnoticed
+        self._feed(turns.Tick(self._now(), self.ear.time_of(self.ear.voiced_until)))  # plan anew
 
     def _check_live(self) -> None:
         if not self._started or self.ended is not None:

@@ -171,8 +171,12 @@ class Speaker:
             self.track.pace.learn(len(segment.spoken), (mark.voiced_end - mark.start) / self.parts.rate_hz)
         except TimeoutError:
             raise DeadlineExceeded(f"{synthesiser.name} made no audio for {limit_s:.0f} s") from None
-        except (VoiceError, asyncio.CancelledError):
+        except VoiceError:
             raise
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            raise EngineFailed(f"{synthesiser.name} was cancelled from within") from error
         except Exception as error:
             log.warning("the synthesiser %s failed", synthesiser.name, exc_info=error)
             raise EngineFailed(f"{synthesiser.name} failed: {type(error).__name__}: {error}"[:300]) from error

@@ -114,6 +114,11 @@ class TurnTaker:
         return self.state in (State.THINKING, State.SPEAKING, State.HELD)
 
     @property
+    def hearing(self) -> bool:
+        """Whether a user turn is open, or a sound that may become one."""
+        return self._open is not None
+
+    @property
     def closing(self) -> bool:
         """A turn was closed from outside and waits for its words only: new edges belong to the next one."""
         return self.state is State.MAYBE_DONE and self._open is not None and self._open.forced

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from stages.llm.handover import Handover
-from stages.llm.llamacpp import LlamaCpp, chat_template, find_gguf
+from stages.llm.llamacpp import DEFAULT_MODEL, LlamaCpp, chat_template, find_gguf
 from stages.llm.slots import Slots
 from stages.llm.tool_grammar import forced_call_schema, read_forced_call, without_tools
+from voice import models
 from voice.compute import ComputeGate
 from voice.errors import (
     BadRequest,
@@ -419,6 +420,8 @@ async def wait_idle(model: LlamaCpp) -> None:
 def test_the_small_model_answers_a_simple_question(
     model: LlamaCpp, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    models.path(DEFAULT_MODEL)
+    capfd.readouterr()  # a first download says so; from here on nothing may be printed
     asyncio.run(model.warm_up())
     events = asyncio.run(collect(model, conversation("What is the capital of France?")))
     assert "Paris" in text_of(events)

@@ -243,8 +243,10 @@ def test_a_task_that_refuses_to_be_cancelled_does_not_hang_the_end() -> None:
             except asyncio.CancelledError:
                 pass
 
+    kept: list[asyncio.Task[None]] = []  # the loop itself holds tasks weakly
+
     async def main() -> None:
-        asyncio.get_running_loop().create_task(stubborn(), name="stubborn")
+        kept.append(asyncio.get_running_loop().create_task(stubborn(), name="stubborn"))
         await asyncio.sleep(1)
 
     with pytest.raises(LeftOver, match="stubborn"):

@@ -197,7 +197,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self.set_default_executor(executor)
         ticket = object()  # known before the thread starts, which may call back at once
         self._threads.add(ticket)
-        work = executor.submit(func, *args)
+        try:
+            work = executor.submit(func, *args)
+        except BaseException:
+            self._threads.discard(ticket)
+            raise
         future = asyncio.wrap_future(work, loop=self)
         work.add_done_callback(lambda _: self._thread_ended(ticket))
         return future
