@@ -22,6 +22,7 @@ import soundfile
 from voice.agent import DEFAULT_INSTRUCTIONS, Agent, load_agent
 from voice.audio import PcmAssembler, read_file, resample
 from voice.errors import BadRequest, VoiceError
+from voice.events import SessionEvent
 from voice.interfaces import ASR_RATE_HZ, Pcm16, Recogniser, Stages, Synthesiser
 from voice.report import Report
 from voice.scope import Scope
@@ -95,9 +96,20 @@ async def _talk_with_files(agent: Agent, args: argparse.Namespace) -> int:
                 soundfile.write(files[-1], pcm, agent.stages.synthesiser.sample_rate)
             caller = FileCaller(files, record_to=args.out)
         report = Report(as_json=args.json)
-        session = Session(agent, caller, on_event=report)
+        unwritten: list[OSError] = []
+
+        def tell(event: SessionEvent) -> None:
+            try:
+                report(event)
+            except OSError as error:  # whoever reads our output is gone
+                unwritten.append(error)
+                session.hang_up("output_closed")
+
+        session = Session(agent, caller, on_event=tell)
         async with session:
             await caller.run(session)
+        if unwritten:
+            raise unwritten[0]
     report.finish(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     if args.out:
         _say(args, f"recorded to {args.out}: left the caller, right the agent")

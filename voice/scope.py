@@ -283,9 +283,9 @@ class Reaper:
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            if not isinstance(error, ScopeCancelled):  # that is how it was told to stop
-                log.warning("task %s failed while it was cancelled: %r", task.get_name(), error)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, ScopeCancelled):  # that one is how it was told to stop
+            log.warning("task %s failed while it was cancelled: %r", task.get_name(), error)
 
     @property
     def pending(self) -> int:

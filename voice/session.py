@@ -270,6 +270,8 @@ class Session:
     def configure(self, options: TurnOptions) -> None:
         """Use other turn options from now on."""
         self._check_live()
+        if not isinstance(options, TurnOptions):
+            raise BadRequest(f"the session is configured with TurnOptions, not {type(options).__name__}")
         automatic = self.options.mode == "manual" and options.mode == "automatic"
         self.options = options
         self.taker.configure(options)
