@@ -102,6 +102,8 @@ class Ear:
         """
         if self._closed:
             return
+        if not isinstance(pcm, bytes | bytearray | memoryview | np.ndarray):
+            raise BadAudio(f"audio is bytes or an array of samples, not {type(pcm).__name__}")
         samples = self._decoder.decode(pcm)
         if samples.size == 0:
             return

@@ -11,6 +11,7 @@ from voice.errors import VoiceError
 from voice.events import Problem, SpeechStarted, SpeechStopped, UserSaid
 from voice.hearing import Ear
 from voice.interfaces import ASR_RATE_HZ, Pcm16
+from voice.options import TurnOptions
 from voice.recognition import transcribe
 from voice.response import Response
 from voice.scope import Identity, Priority, Reason, Scope
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _TAIL = int(0.2 * ASR_RATE_HZ)
 """Silence that a recogniser gets after the last word."""
+_REAL_TIME_MARGIN_S = 2.0
 _SETTLE_S = 20.0
 """Speech recognised at a pause and longer than this is not recognised again when the turn goes on."""
 
@@ -87,11 +89,19 @@ class Listening:
             if turn.announced:
                 self._session.emit(SpeechStopped(turn.item_id, index / ASR_RATE_HZ))
 
-    def all_belongs(self, max_turn_s: float) -> bool:
-        """Without turn detection all audio since the last turn is the next one's; returns whether it is full."""
+    def is_full(self, options: TurnOptions) -> bool:
+        """Whether the turn has all the audio it may have, however fast it came.
+
+        Without turn detection all audio since the last turn is the next one's; with it the turn taker's clock ends
+        a turn that is spoken in real time before this does.
+        """
+        manual = options.mode == "manual"
         if self._from is None:
+            if not manual:
+                return False
             self._from = self._ear.keep_from = max(self._heard_until, self._ear.log.start)
-        return self._ear.log.end - self._from >= max_turn_s * ASR_RATE_HZ
+        most_s = options.max_turn_s + (0.0 if manual else _REAL_TIME_MARGIN_S)
+        return self._ear.log.end - self._from >= most_s * ASR_RATE_HZ
 
     def end_here(self) -> bool:
         """The turn's audio ends now; returns whether there is any."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,6 +47,12 @@ class TurnOptions:
 
     def __post_init__(self) -> None:
         _check(self.mode in ("automatic", "manual"), 'mode must be "automatic" or "manual"')
+        for name in self.__slots__:
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and math.isfinite(value)
+            _check(
+                number or name == "mode" or (name == "idle_s" and value is None), f"{name} must be a number"
+            )
         _check(0.05 <= self.speech_threshold <= 0.95, "speech_threshold must be 0.05 to 0.95")
         _check(0.0 <= self.start_s <= 1.0, "start_s must be 0 to 1 s")
         _check(

@@ -44,7 +44,7 @@ _EMPTY: Pcm16 = np.zeros(0, np.int16)
 
 def check_rate(rate_hz: int, what: str = "sample rate") -> None:
     """Raises :class:`BadAudio` for a rate outside 4–192 kHz."""
-    if not MIN_HZ <= rate_hz <= MAX_HZ:
+    if not isinstance(rate_hz, int) or not MIN_HZ <= rate_hz <= MAX_HZ:
         raise BadAudio(f"{what} {rate_hz} Hz can't be used; expected {MIN_HZ} to {MAX_HZ} Hz")
 
 

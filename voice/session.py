@@ -175,7 +175,8 @@ class Session:
             self._check_live()
         if self.ended is None:
             self.ear.hear(pcm, self._now())
-            if self.options.mode == "manual" and self._listening.all_belongs(self.options.max_turn_s):
+            if self._listening.is_full(self.options):
+                self.ear.cut()
                 self.commit()
 
     def send_text(self, text: str, *, answer: bool = True) -> str:
@@ -201,6 +202,8 @@ class Session:
         self._check_live()
         if media_type not in ("image/png", "image/jpeg", "image/webp"):
             raise BadRequest(f"{media_type} pictures can't be used; send PNG, JPEG or WebP")
+        if not isinstance(data, bytes) or not isinstance(text, str):
+            raise BadRequest("a picture is given as encoded bytes, with text as a string")
         if not data or len(data) > self.agent.limits.image_bytes:
             raise BadRequest(
                 f"a picture has 1 to {self.agent.limits.image_bytes} bytes, this one {len(data)}"
