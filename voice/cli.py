@@ -208,20 +208,24 @@ async def _speech(synthesiser: Synthesiser, text: str, voice: str | None) -> Pcm
 def _transcribe(args: argparse.Namespace) -> int:
     from stages import presets
 
-    audio = {file: read_file(file) for file in args.files}
-    recogniser = presets.local(asr=args.asr).recogniser
+    recogniser: Recogniser | None = None
     failed = 0
-    for file, (pcm, rate_hz) in audio.items():
+    for file in args.files:
         try:
+            pcm, rate_hz = read_file(file)
+            if recogniser is None:  # a bad file is told before the engine is loaded
+                recogniser = presets.local(asr=args.asr).recogniser
             text = asyncio.run(_text_of(recogniser, resample(pcm, rate_hz, ASR_RATE_HZ), args.language))
+        except BadRequest:
+            raise
         except VoiceError as error:
             failed += 1
-            print(f"voice: {file}: {error}", file=sys.stderr)
+            print(f"voice: {error}", file=sys.stderr, flush=True)
             continue
         if args.json:
             print(json.dumps({"file": str(file), "text": text}, ensure_ascii=False), flush=True)
         else:
-            print(f"{file}: {text}" if len(audio) > 1 else text, flush=True)
+            print(f"{file}: {text}" if len(args.files) > 1 else text, flush=True)
     return 1 if failed else 0
 
 
