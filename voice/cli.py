@@ -126,12 +126,16 @@ async def _talk_with_microphone(agent: Agent, args: argparse.Namespace) -> int:
     from transports.microphone import Microphone
 
     microphone = Microphone()
-    _say(args, "loading the engines …")
-    await presets.warm_up(agent.stages)
-    report = Report(as_json=args.json)
-    async with Session(agent, microphone, on_event=report) as session:
-        _say(args, "speak; end with Ctrl-C. Wear headphones: the agent hears what the loudspeaker plays.")
-        await microphone.run(session)
+    await microphone.open()  # a missing device is told at once; the session needs to know its delay, too
+    try:
+        _say(args, "loading the engines …")
+        await presets.warm_up(agent.stages)
+        report = Report(as_json=args.json)
+        async with Session(agent, microphone, on_event=report) as session:
+            _say(args, "speak; end with Ctrl-C. Wear headphones: the agent hears what the loudspeaker plays.")
+            await microphone.run(session)
+    finally:
+        await microphone.close()
     report.finish(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     return 0
 
