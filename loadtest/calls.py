@@ -7,20 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 import soundfile
 
 from loadtest.channels import Channels
 from transports.file import FileCaller, FileTurn
 from voice.agent import DEFAULT_INSTRUCTIONS, Agent
-from voice.audio import PcmAssembler
 from voice.chat import AgentEntry
 from voice.events import Problem, ResponseEnded, SessionEvent, SpeechStarted, UserSaid
 from voice.interfaces import ModelOptions, Pcm16, Stages
 from voice.options import TurnOptions
-from voice.scope import Scope
 from voice.session import Session
-from voice.spoken import SpeechText
+from voice.speaking import spoken_text
 
 
 @dataclass
@@ -76,15 +73,7 @@ async def hold_call(
 
 async def speech(stages: Stages, text: str) -> Pcm16:
     """``text`` in the default voice, at the synthesiser's rate."""
-    speakable = SpeechText()
-    parts: list[Pcm16] = []
-    assembler = PcmAssembler()
-    with Scope("process") as scope:
-        for segment in [*speakable.feed(text), *speakable.finish()]:
-            if segment.spoken:
-                async for piece in stages.synthesiser.synthesise(segment.spoken, scope):
-                    parts.append(assembler.push(piece.pcm))
-    return np.concatenate(parts) if parts else np.zeros(0, np.int16)
+    return await spoken_text(stages.synthesiser, text)
 
 
 async def speech_file(stages: Stages, text: str, path: Path) -> Path:

@@ -11,23 +11,21 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import soundfile
 
 from voice.agent import DEFAULT_INSTRUCTIONS, Agent, load_agent
-from voice.audio import PcmAssembler, read_file, resample
+from voice.audio import read_file, resample
 from voice.errors import BadRequest, VoiceError
 from voice.events import SessionEvent
-from voice.interfaces import ASR_RATE_HZ, Pcm16, Recogniser, Stages, Synthesiser
+from voice.interfaces import ASR_RATE_HZ, Pcm16, Recogniser, Stages
 from voice.report import Report
 from voice.scope import Scope
 from voice.session import Session
-from voice.spoken import SpeechText
+from voice.speaking import spoken_text
 
 _PIECE_S = 100.0
 """Longest piece of a file that is recognised at once."""
@@ -92,7 +90,7 @@ async def _talk_with_files(agent: Agent, args: argparse.Namespace) -> int:
         if caller is None:
             for number, text in enumerate(args.ask):
                 files.append(Path(folder) / f"question-{number}.wav")
-                pcm = await _speech(agent.stages.synthesiser, text, None)
+                pcm = await spoken_text(agent.stages.synthesiser, text, None)
                 soundfile.write(files[-1], pcm, agent.stages.synthesiser.sample_rate)
             caller = FileCaller(files, record_to=args.out)
         report = Report(as_json=args.json)
@@ -181,7 +179,7 @@ def _speak(args: argparse.Namespace) -> int:
         raise BadRequest("there is nothing to speak")
     _check_out(args.out)
     synthesiser = presets.local(tts=args.tts).synthesiser
-    pcm = asyncio.run(_speech(synthesiser, text, args.voice))
+    pcm = asyncio.run(spoken_text(synthesiser, text, args.voice))
     if pcm.size == 0:
         raise BadRequest("nothing of the text can be spoken")
     try:
@@ -190,23 +188,6 @@ def _speak(args: argparse.Namespace) -> int:
         raise BadRequest(f"{args.out} can't be written: {error}") from None
     print(f"{args.out}: {pcm.size / synthesiser.sample_rate:.1f} s", file=sys.stderr)
     return 0
-
-
-async def _speech(synthesiser: Synthesiser, text: str, voice: str | None) -> Pcm16:
-    """All of ``text``, made speakable and spoken."""
-    speakable = SpeechText(max_chars=min(300, synthesiser.max_chars))
-    segments = [*speakable.feed(text), *speakable.finish()]
-    parts: list[Pcm16] = []
-    with Scope("process") as scope:
-        for segment in segments:
-            assembler = PcmAssembler()
-            if segment.spoken:
-                async with aclosing(
-                    cast(Any, synthesiser.synthesise(segment.spoken, scope, voice=voice))
-                ) as pieces:
-                    async for piece in pieces:
-                        parts.append(assembler.push(piece.pcm))
-    return np.concatenate(parts) if parts else np.zeros(0, np.int16)
 
 
 def _transcribe(args: argparse.Namespace) -> int:

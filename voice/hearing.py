@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from voice.audio import AudioFormat, Decoder
+from voice.audio import AudioFormat, Decoder, rms_dbfs
 from voice.buffers import SampleLog
 from voice.errors import BadAudio
 from voice.interfaces import ASR_RATE_HZ, DetectorStream, Pcm16, VoiceDetector
@@ -24,6 +24,8 @@ _RELEASE = 0.15
 """Speech ends this far below the threshold that began it (Silero's own hysteresis)."""
 _BLOCK = ASR_RATE_HZ // 100
 _AUDIBLE_DBFS = -50.0
+_SILENCE_DBFS = -120.0
+"""The level of digital silence, for an average that must stay finite."""
 _OVER_FLOOR_DB = 10.0
 """Speech is at least this far above the room's noise when its last sample is looked for."""
 _TAIL_S = 0.16
@@ -185,7 +187,7 @@ class Ear:
         if probability < self.options.speech_threshold:
             self._run_start = None
             if probability < 0.2:
-                level = _dbfs(self.log.read(start, end))
+                level = max(_SILENCE_DBFS, rms_dbfs(self.log.read(start, end)))
                 self._floor_dbfs += (0.3 if level < self._floor_dbfs else 0.05) * (level - self._floor_dbfs)
             return
         if self._run_start is None:
@@ -252,9 +254,3 @@ class Ear:
         self._closed = True
         self._stream.close()
         self.log.drop_before(self.log.end)
-
-
-def _dbfs(pcm: Pcm16) -> float:
-    x = pcm.astype(np.float32)
-    power = float(np.dot(x, x)) / max(1, x.size)
-    return 10.0 * math.log10(max(power, 1e-3) / 32768.0**2)

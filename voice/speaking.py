@@ -13,7 +13,7 @@ from voice.answer_parts import AnswerTimes, Parts
 from voice.audio import PcmAssembler, Resampler, trim_leading_silence
 from voice.buffers import StageBuffer
 from voice.errors import DeadlineExceeded, EngineFailed, Overloaded, ScopeCancelled, VoiceError
-from voice.interfaces import Pcm16, Speech
+from voice.interfaces import Pcm16, Speech, Synthesiser
 from voice.playout import Mark, Track, voiced_samples
 from voice.scope import Scope
 from voice.spoken import Segment, SpeechText
@@ -195,6 +195,25 @@ class Speaker:
         if self.times.first_audio is None:
             self.times.first_audio = asyncio.get_running_loop().time()
         await self.track.put(pcm, mark, voiced_samples(pcm, rate_hz))
+
+
+async def spoken_text(synthesiser: Synthesiser, text: str, voice: str | None = None) -> Pcm16:
+    """All of ``text``, made speakable and spoken: samples at the synthesiser's rate, outside of any session.
+
+    Raises:
+        VoiceError: As the synthesiser says.
+    """
+    speakable = SpeechText(max_chars=min(_LONGEST_SEGMENT, synthesiser.max_chars))
+    parts: list[Pcm16] = []
+    with Scope("process") as scope:
+        for segment in [*speakable.feed(text), *speakable.finish()]:
+            assembler = PcmAssembler()
+            if segment.spoken:
+                speech_of = synthesiser.synthesise(segment.spoken, scope, voice=voice)
+                async with aclosing(speech_of) as pieces:  # type: ignore[type-var]
+                    async for piece in pieces:
+                        parts.append(assembler.push(piece.pcm))
+    return np.concatenate(parts) if parts else np.zeros(0, np.int16)
 
 
 def _parts(pcm: Pcm16, rate_hz: int) -> list[Pcm16]:
