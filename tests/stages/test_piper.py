@@ -377,6 +377,10 @@ def test_two_texts_at_once_each_get_their_own_words(piper: Piper) -> None:
     asyncio.run(main())
 
 
+ROUNDING = 1e-4
+"""Window shapes change the order of float32 sums, differently on every CPU; three steps of 16-bit audio. A seam is
+a hundred times louder."""
+
 TEXTS = [
     "Yes.",
     "The capital of France is Paris.",
@@ -404,7 +408,7 @@ def test_windows_sound_exactly_like_one_run_of_the_whole_network(model: PiperMod
     rendering = model.begin(sentence, deterministic=True)
     windows = list(rendering.windows)
     assert rendering.length == len(expected)
-    assert np.abs(np.concatenate(windows) - expected).max() < 1e-5
+    assert np.abs(np.concatenate(windows) - expected).max() < ROUNDING
     assert len(windows) > 1 or len(expected) <= 48 * 256
 
 
@@ -420,7 +424,7 @@ def test_with_noise_the_windows_join_exactly_wherever_they_are_cut(model: PiperM
     (expected,) = network.windows(frames, [n])
     for plan in (window_ends(n), [1, 2, n], [n // 2, n], [n - 1, n], [*range(7, n, 7), n]):
         streamed = np.concatenate(list(network.windows(frames, plan)))
-        assert np.abs(streamed - expected).max() < 1e-5, plan
+        assert np.abs(streamed - expected).max() < ROUNDING, plan
 
 
 @pytest.mark.live
