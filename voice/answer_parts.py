@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from voice.chat import Chat
 from voice.errors import VoiceError
 from voice.events import SessionEvent
 from voice.executor import Executor
-from voice.interfaces import ModelOptions, Prompt, Stages, ToolCall, Usage
-from voice.options import Limits, SpeechOptions
+from voice.interfaces import ModelOptions, Prompt, Stages, ToolCall, ToolSpec, Usage
+from voice.options import AnswerOptions, Limits, SpeechOptions
 from voice.playout import Pace
 from voice.scope import Scope
 from voice.tools import AnyTool
@@ -21,7 +21,8 @@ from voice.tools import AnyTool
 class Parts:
     """What all answers of a session are made with.
 
-    ``rate_hz`` is the playout's; ``pace`` is learnt as the voice speaks.
+    ``rate_hz`` is the playout's; ``pace`` is learnt as the voice speaks; ``client_tools`` are run by the session's
+    owner; ``instructions`` replace the history's when not ``None``; ``speak``: else answers are text only.
     """
 
     stages: Stages
@@ -35,12 +36,32 @@ class Parts:
     voice: str | None = None
     language: str | None = "en"
     pace: Pace = field(default_factory=Pace)
+    client_tools: tuple[ToolSpec, ...] = ()
+    instructions: str | None = None
+    speak: bool = True
+
+    def using(self, options: AnswerOptions, chat: Chat | None = None) -> Parts:
+        """The same with other options, and maybe another history."""
+        model = self.model_options
+        if options.tool_choice is not None:
+            model = replace(model, tool_choice=options.tool_choice)
+        if options.max_tokens is not None:
+            model = replace(model, max_tokens=options.max_tokens)
+        return replace(
+            self,
+            chat=chat or self.chat,
+            model_options=model,
+            client_tools=options.tools,
+            instructions=options.instructions,
+            voice=self.voice if options.voice is None else options.voice,
+            speak=options.speak,
+        )
 
 
 def prompt_of(parts: Parts, *, saying: str | None) -> Prompt:
     """The conversation as the model is shown it now; ``saying``: words that are not certain yet."""
-    specs = [t.spec for t in parts.tools.values()]
-    return parts.chat.prompt(specs, parts.model_options, saying=saying)
+    specs = [*(t.spec for t in parts.tools.values()), *parts.client_tools]
+    return parts.chat.prompt(specs, parts.model_options, saying=saying, instructions=parts.instructions)
 
 
 class Owner(Protocol):
@@ -74,6 +95,8 @@ class Attempt:
     any_event: bool = False
     waiting: bool = False  # the attempt is held back by its consumer, so its silence is not the model's
     released: bool = False
+    call_ids: dict[str, str] = field(default_factory=dict)  # the model's → ours, of calls it is writing
+    argument_chars: int = 0
 
 
 @dataclass(slots=True)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from voice.answer_parts import Owner, Parts, prompt_of
+from voice.chat import Entry
 from voice.errors import BadRequest, Overloaded, VoiceError
-from voice.events import AudioStarted, AudioStopped, ResponseEnded, TurnTimes
+from voice.events import AudioSent, AudioStarted, AudioStopped, ResponseEnded, TurnTimes
 from voice.hearing import Ear
 from voice.interfaces import Prompt, Transport
+from voice.options import AnswerOptions
 from voice.playout import Playout, Track
 from voice.response import Response
 from voice.scope import Reason, Scope
@@ -23,6 +25,7 @@ from voice.user_turn import UserTurn
 log = logging.getLogger("voice")
 
 _MOST_SAYS = 16
+_MOST_ASIDES = 4
 _WORDS_TO_COME = "…"
 _KEPT_RESPONSES = 4
 """Answers whose heard text a client may still correct."""
@@ -53,28 +56,46 @@ class Answering:
     ) -> None:
         self.playout = Playout(transport.capabilities, self._audible, self._drained)
         self.live: Response | None = None
-        self._parts, self._owner, self._handle = parts, owner, handle
+        self.options = AnswerOptions()
+        self._plain_parts = self._parts = parts
+        self._owner, self._handle = owner, handle
         self._transport, self._ear, self._feed, self._name = transport, ear, feed, name
         self._turn: UserTurn | None = None  # which the live answer is for
         self._past: deque[Response] = deque(maxlen=_KEPT_RESPONSES)
-        self._says: deque[Response] = deque(maxlen=_MOST_SAYS)
+        self._waiting: deque[Response] = deque(maxlen=_MOST_SAYS)
+        self._asides: list[Response] = []
         self._made = 0
         self._hard_end: asyncio.TimerHandle | None = None  # of a live answer that had to wait for the floor
 
     # ------------------------------------------------------------ begin
 
-    def new(self, scope: Scope, *, saying: str | None = None, text: str | None = None) -> Response:
-        """An answer that is not live yet, under ``scope``. One with a ``text`` has its hard end from :meth:`begin`
-        on: it may have to wait for the floor."""
+    def configure(self, options: AnswerOptions) -> None:
+        """Make the answers to come with other options."""
+        self.options = options
+        self._parts = self._plain_parts.using(options)
+
+    def new(
+        self,
+        scope: Scope,
+        *,
+        saying: str | None = None,
+        text: str | None = None,
+        parts: Parts | None = None,
+        asked_for: bool = False,
+    ) -> Response:
+        """An answer that is not live yet, under ``scope``. One that may have to wait for the floor has its hard end
+        from :meth:`begin` on."""
         self._made += 1
+        waits = text is not None or asked_for
         return Response(
-            self._parts,
+            parts or self._parts,
             self._owner,
-            scope.child("response", timeout_s=self._parts.speech.timeout_s if text is None else None),
+            scope.child("response", timeout_s=None if waits else self._parts.speech.timeout_s),
             response_id=f"resp_{self._name}_{self._made:05d}",
             saying=saying,
             text=text,
             context=self._handle,
+            asked_for=asked_for,
         )
 
     def prepare(self, scope: Scope) -> None:
@@ -105,19 +126,70 @@ class Answering:
         Raises:
             Overloaded: Too much is waiting.
         """
-        if len(self._says) >= _MOST_SAYS:
+        return self._wait(self.new(scope, text=text))
+
+    def _wait(self, response: Response) -> Response:
+        if len(self._waiting) >= _MOST_SAYS:
             raise Overloaded(f"{_MOST_SAYS} things are waiting to be said already")
-        self._says.append(self.new(scope, text=text))
-        return self._says[-1]
+        self._waiting.append(response)
+        return response
+
+    def ask(
+        self, scope: Scope, options: AnswerOptions, entries: Sequence[Entry] | None, recorded: bool
+    ) -> Response:
+        """An answer that the owner wants: when the floor is free; at once when it is text beside the conversation.
+
+        Raises:
+            Overloaded: Too much is waiting, or is being written.
+        """
+        if recorded and entries is None:
+            parts = self._plain_parts.using(options)
+        else:
+            parts = self._plain_parts.using(options, self._plain_parts.chat.aside(entries, recorded=recorded))
+        if recorded or options.speak:
+            return self._wait(self.new(scope, parts=parts, asked_for=True))
+        if len(self._asides) >= _MOST_ASIDES:
+            raise Overloaded(f"{_MOST_ASIDES} answers are being written beside the conversation already")
+        response = self.new(scope, parts=parts)
+        self._asides.append(response)
+        response.on_made = self._aside_over
+        response.scope.on_cancel(lambda reason: self._aside_over(response, reason))
+        response.open()
+        response.start()
+        return response
+
+    def _aside_over(self, response: Response, reason: Reason | None = None) -> None:
+        if response in self._asides:
+            self._asides.remove(response)
+            heard = response.conclude(None if reason is None else 0)
+            status = "completed" if reason is None else "cancelled"
+            if response.failed is not None and not heard:
+                status = "failed"
+            self._tell_ended(response, None, status, heard, None if reason is None else str(reason), 0.0)
+            response.scope.close()
+
+    def cancel(self, response_id: str) -> bool:
+        """Give up an answer that waits or is written beside the conversation; whether there was one."""
+        for response in [*self._waiting, *self._asides]:
+            if response.response_id == response_id:
+                if response in self._waiting:
+                    self._waiting.remove(response)
+                response.scope.cancel(Reason.CLIENT)
+                return True
+        return False
 
     @property
     def waiting(self) -> bool:
         """Something waits to be said."""
-        return bool(self._says)
+        return bool(self._waiting)
 
-    def next_said(self) -> Response:
-        """The first of what waits to be said."""
-        return self._says.popleft()
+    def next_waiting(self, *, asked_for: bool = False) -> Response | None:
+        """The first of what waits to be said; or the first answer that the owner asked for, if there is one."""
+        for response in self._waiting:
+            if response.asked_for or not asked_for:
+                self._waiting.remove(response)
+                return response
+        return None
 
     # ------------------------------------------------------------ to the ear
 
@@ -133,7 +205,13 @@ class Answering:
 
     def _drained(self, track: Track) -> None:
         """All audio has left; the answer is over when the ear has it."""
-        asyncio.get_running_loop().call_soon(self._finish, track, self._now())
+        asyncio.get_running_loop().call_soon(self._sent, track, self._now())
+
+    def _sent(self, track: Track, since: float) -> None:
+        response = self.live
+        if response is not None and response.track is track:
+            self._owner.emit(AudioSent(response.response_id))
+            self._finish(track, since)
 
     def _finish(self, track: Track, since: float) -> None:
         response = self.live
@@ -166,13 +244,14 @@ class Answering:
                 log.warning("the client could not drop its audio", exc_info=True)
         response.scope.cancel(reason)
         position = 0 if dropped is None else dropped[1]
-        self._conclude(response, position, "interrupted" if position > 0 else "cancelled")
+        self._conclude(response, position, "interrupted" if position > 0 else "cancelled", reason)
 
     def close(self) -> None:
         """The session ends: nothing more is said."""
         self.cut(Reason.CLOSED)
-        while self._says:
-            self._says.popleft().scope.cancel(Reason.CLOSED)
+        for response in [*self._waiting, *self._asides]:
+            response.scope.cancel(Reason.CLOSED)
+        self._waiting.clear()
 
     def _ran_out(self, response: Response, reason: Reason) -> None:
         """An answer that ran into its hard end is over; what was heard of it stays."""
@@ -195,7 +274,9 @@ class Answering:
                 return
         raise BadRequest(f"there is no answer {item_id} that could be cut")
 
-    def _conclude(self, response: Response, position: int | None, status: str) -> None:
+    def _conclude(
+        self, response: Response, position: int | None, status: str, reason: Reason | None = None
+    ) -> None:
         turn, self._turn, self.live = self._turn, None, None
         if self._hard_end is not None:
             self._hard_end.cancel()
@@ -206,6 +287,24 @@ class Answering:
             status = "failed"
         if response.times.audible is not None:
             self._owner.emit(AudioStopped(response.response_id, self._ear.stream_s(self._now())))
+        heard_samples = response.track.taken if position is None else position
+        why = None if reason is None else str(reason)
+        self._tell_ended(response, turn, status, heard, why, heard_samples / response.track.rate_hz)
+        response.scope.close()
+        if turn is not None:
+            turn.scope.close()
+        elif response.scope.parent is not None and response.scope.parent.kind == "turn":
+            response.scope.parent.close()
+
+    def _tell_ended(
+        self,
+        response: Response,
+        turn: UserTurn | None,
+        status: str,
+        heard: str,
+        reason: str | None,
+        heard_s: float,
+    ) -> None:
         self._owner.emit(
             ResponseEnded(
                 response.response_id,
@@ -217,13 +316,11 @@ class Answering:
                 response.usage,
                 user_text="" if turn is None else turn.text,
                 error=response.failed,
+                reason=reason,
+                finish=response.finish,
+                heard_s=heard_s,
             )
         )
-        response.scope.close()
-        if turn is not None:
-            turn.scope.close()
-        elif response.scope.parent is not None and response.scope.parent.kind == "turn":
-            response.scope.parent.close()
 
 
 async def _quietly(

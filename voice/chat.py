@@ -64,6 +64,7 @@ class ToolEntry:
     call: ToolCall
     response_id: str
     step: int
+    by_client: bool = False  # the session's owner runs it
     output: str | None = None
     images: tuple[ImagePart, ...] = ()
     returned: asyncio.Event = field(default_factory=asyncio.Event)
@@ -87,16 +88,29 @@ Entry: TypeAlias = UserEntry | AgentEntry | ToolEntry | SystemEntry
 
 @dataclass(slots=True)
 class Chat:
-    """The history of one session. Bounded: see :class:`~voice.options.Limits`."""
+    """The history of one session. Bounded: see :class:`~voice.options.Limits`.
+
+    ``tag`` goes into the ids that are made here, so that those of another conversation can be replayed into this one.
+    What is added here also enters ``record``, if there is one.
+    """
 
     instructions: str = ""
     limits: Limits = field(default_factory=Limits)
     entries: list[Entry] = field(default_factory=list)
+    tag: str = ""
+    record: Chat | None = None
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def new_id(self, prefix: str = "item") -> str:
         """A fresh id, unique in this chat."""
-        return f"{prefix}_{next(self._ids):06d}"
+        return "_".join(part for part in (prefix, self.tag, f"{next(self._ids):06d}") if part)
+
+    def aside(self, entries: Sequence[Entry] | None = None, *, recorded: bool = False) -> Chat:
+        """A chat that begins with ``entries`` (``None``: this one's); what is added there stays there, or, when
+        ``recorded``, enters this one too."""
+        seen = self.entries if entries is None else entries
+        record = self if recorded else None
+        return Chat(self.instructions, self.limits, list(seen), self.tag, record, self._ids)
 
     # ------------------------------------------------------------ writing
 
@@ -118,11 +132,25 @@ class Chat:
         self._append(entry)
         return entry
 
-    def add_tool(self, call: ToolCall, response_id: str, step: int) -> ToolEntry:
+    def add_tool(self, call: ToolCall, response_id: str, step: int, *, by_client: bool = False) -> ToolEntry:
         """A tool was called; fill ``output`` when it returns."""
-        entry = ToolEntry(call, response_id, step)
+        entry = ToolEntry(call, response_id, step, by_client)
         self._append(entry)
         return entry
+
+    def add(self, entry: Entry, *, after: Entry | None = None, first: bool = False) -> None:
+        """Put an entry where it belongs: at the end, at the front, or after another one that is still there."""
+        if first or (after is not None and any(e is after for e in self.entries)):
+            index = 0 if first else next(i for i, e in enumerate(self.entries) if e is after) + 1
+            self.entries.insert(index, entry)
+            self._forget_images()
+            self._trim()
+        else:
+            self._append(entry)
+
+    def remove(self, entry: Entry) -> None:
+        """Forget an entry; one that has left already is no error."""
+        self.entries[:] = [e for e in self.entries if e is not entry]
 
     def find(self, item_id: str) -> Entry | None:
         """The user, agent or system entry with that id."""
@@ -133,10 +161,12 @@ class Chat:
 
     @property
     def pending_tools(self) -> list[ToolEntry]:
-        """Calls without a result yet."""
-        return [e for e in self.entries if isinstance(e, ToolEntry) and e.output is None]
+        """Calls without a result yet, of tools that run here."""
+        return [e for e in self.entries if isinstance(e, ToolEntry) and e.output is None and not e.by_client]
 
     def _append(self, entry: Entry) -> None:
+        if self.record is not None:
+            self.record._append(entry)
         self.entries.append(entry)
         self._forget_images()
         self._trim()
@@ -184,12 +214,19 @@ class Chat:
         options: ModelOptions | None = None,
         *,
         saying: str | None = None,
+        instructions: str | None = None,
     ) -> Prompt:
-        """What the model is shown. ``saying``: user words that are not certain yet (a guess), added at the end."""
+        """What the model is shown.
+
+        Args:
+            saying: User words that are not certain yet (a guess), added at the end.
+            instructions: For this once, instead of the chat's.
+        """
         self._forget_images()  # a tool may have returned some since the last entry
         messages: list[Message] = []
-        if self.instructions:
-            messages.append(_text("system", self.instructions))
+        system = self.instructions if instructions is None else instructions
+        if system:
+            messages.append(_text("system", system))
         for step in self._steps():
             messages.extend(_render(step))
         if saying:

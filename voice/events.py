@@ -61,6 +61,24 @@ class ResponseText:
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseMade:
+    """All of the answer has been written and synthesised; its audio may still be on its way to the ear."""
+
+    response_id: str
+    item_id: str
+    usage: Usage = field(default_factory=Usage)
+    finish: str | None = None
+    """Why the model ended: ``"stop"``, ``"length"``, ``"tool_calls"``, ``"content_filter"``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AudioSent:
+    """All of the answer's audio has left towards the ear. Comes after :class:`ResponseMade`, also without audio."""
+
+    response_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class AudioStarted:
     """The first audible sample of the answer went out."""
 
@@ -77,11 +95,24 @@ class AudioStopped:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolArguments:
+    """More of a call's JSON arguments, as the model writes them. A call that no :class:`ToolStarted` follows was
+    given up (the model failed in the middle of it)."""
+
+    response_id: str
+    call_id: str
+    name: str
+    delta: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToolStarted:
-    """A tool was called by the model."""
+    """A tool was called by the model. ``by_client``: the owner runs it, and hands in what it returns with
+    ``session.tool_result()``; the answer ends here."""
 
     response_id: str
     call: ToolCall
+    by_client: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +164,10 @@ class ResponseEnded:
 
     Attributes:
         status: ``"completed"``, ``"interrupted"``, ``"cancelled"`` (nothing was heard) or ``"failed"``.
+        reason: Why it was cut: ``"barge_in"``, ``"resumed"`` (the user went on before it was audible),
+            ``"client"`` (the owner stopped it), ``"deadline"``, ``"closed"``; ``None`` when it wasn't.
+        finish: Why the model ended; see :class:`ResponseMade`.
+        heard_s: Seconds of its audio that the ear got.
     """
 
     response_id: str
@@ -144,6 +179,17 @@ class ResponseEnded:
     usage: Usage = field(default_factory=Usage)
     user_text: str = ""
     error: str | None = None
+    reason: str | None = None
+    finish: str | None = None
+    heard_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeysPressed:
+    """The user keyed something in on a telephone; it is in the history as a message of its own."""
+
+    item_id: str
+    keys: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +221,15 @@ SessionEvent: TypeAlias = (
     | UserSaid
     | ResponseStarted
     | ResponseText
+    | ResponseMade
+    | AudioSent
     | AudioStarted
     | AudioStopped
+    | ToolArguments
     | ToolStarted
     | ToolEnded
     | ResponseEnded
+    | KeysPressed
     | Idle
     | Problem
     | SessionEnded

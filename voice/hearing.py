@@ -94,6 +94,10 @@ class Ear:
         longest_s = max(options.max_turn_s + self._beyond_s, len(self.log) / ASR_RATE_HZ)
         self.log.limit(longest_s, overwrite=False)
 
+    def use_format(self, audio_format: AudioFormat) -> None:
+        """What :meth:`hear` is given from now on. A sample that came in part is lost."""
+        self._decoder = Decoder(audio_format)
+
     # ------------------------------------------------------------ in
 
     def hear(self, pcm: bytes | Pcm16, now: float) -> None:

@@ -103,6 +103,18 @@ class Listening:
         most_s = options.max_turn_s + (0.0 if manual else _REAL_TIME_MARGIN_S)
         return self._ear.log.end - self._from >= most_s * ASR_RATE_HZ
 
+    @property
+    def pending_s(self) -> float:
+        """Seconds of audio that belong to the turn in progress, or, without turn detection, to the next one."""
+        if self._from is None:
+            return 0.0
+        return (self._ear.log.end - self._from) / ASR_RATE_HZ
+
+    @property
+    def item_id(self) -> str | None:
+        """Names the turn in progress."""
+        return None if self._turn is None else self._turn.item_id
+
     def end_here(self) -> bool:
         """The turn's audio ends now; returns whether there is any."""
         if self._from is None:
@@ -125,7 +137,7 @@ class Listening:
         turn = self._turn_of(decision.turn)
         turn.revision, turn.announced = decision.revision, True
         self._tell_started(turn)
-        if self._session.options.speculate:
+        if self._session.options.speculate and self._session.options.respond:
             turn.reading = turn.scope.child("stage", priority=Priority.BACKGROUND)
             self._answering.prepare(turn.reading)
         if turn.speech_end is not None:  # it had ended before it was clear that it was a turn
@@ -134,6 +146,8 @@ class Listening:
     def _turn_of(self, number: int) -> UserTurn:
         """The turn in progress; made when a sound is first looked at, announced or not."""
         if self._turn is None or self._turn.number != number:
+            if self._turn is not None:
+                self._turn.scope.close()
             identity = Identity(self._session.session_id, number, 0)
             self._turn = UserTurn(
                 number, self._session.chat.new_id(), self._scope.child("turn", identity=identity)
@@ -176,7 +190,7 @@ class Listening:
         started = self._now()
         text = ""
         try:
-            recogniser, language = self._session.agent.stages.recogniser, self._session.agent.language
+            recogniser, language = self._session.agent.stages.recogniser, self._session.language
             text = (await transcribe(recogniser, audio, scope, language=language)).text
         except VoiceError as error:
             if not scope.cancelled:

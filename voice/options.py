@@ -1,4 +1,4 @@
-"""The settings of a conversation, in three small groups with their defaults and units."""
+"""The settings of a conversation, in small groups with their defaults and units."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from voice.errors import BadRequest
+from voice.interfaces import ToolSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class TurnOptions:
         hold_s: Longest wait for the decision on transports that can only flush; 0 decides at the edge.
         decide_s: Longest wait for the decision on transports that can pause, from the end of a short sound.
         idle_s: Silence on both sides before an ``Idle`` event; ``None`` for never.
+        respond: Answer a turn by itself; else it only enters the history, and the owner calls ``session.respond()``.
+        interrupt: Speech over the agent's voice can interrupt it; else it is a turn that waits for its end.
     """
 
     mode: Literal["automatic", "manual"] = "automatic"
@@ -44,6 +47,8 @@ class TurnOptions:
     hold_s: float = 0.25
     decide_s: float = 1.0
     idle_s: float | None = 15.0
+    respond: bool = True
+    interrupt: bool = True
 
     def __post_init__(self) -> None:
         _check(self.mode in ("automatic", "manual"), 'mode must be "automatic" or "manual"')
@@ -67,6 +72,28 @@ class TurnOptions:
         _check(0.0 <= self.hold_s <= 2.0, "hold_s must be 0 to 2 s")
         _check(self.interrupt_after_s >= 0.0 and self.decide_s > 0.0, "times must be positive")
         _check(self.idle_s is None or self.idle_s > 0, "idle_s must be positive, or None for never")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """How answers are made, for a session or for a single answer.
+
+    Attributes:
+        instructions: The system prompt; ``None``: the agent's.
+        tools: Tools that the session's owner (or its client) runs itself: a call ends the answer, and the result is
+            handed in with ``session.tool_result()``. They come beside the agent's own, which run here.
+        tool_choice: ``"auto"``, ``"none"``, ``"required"`` or the name of one tool; ``None``: the agent's.
+        max_tokens: Longest answer, in tokens; ``None``: the agent's.
+        voice: Voice of the synthesiser; ``None``: the agent's.
+        speak: The answer is spoken; else it is text only.
+    """
+
+    instructions: str | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: str | None = None
+    max_tokens: int | None = None
+    voice: str | None = None
+    speak: bool = True
 
 
 @dataclass(frozen=True, slots=True)

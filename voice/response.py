@@ -9,12 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import aclosing
 
 from voice.answer_parts import AnswerTimes, Attempt, Owner, Parts, prompt_of
 from voice.chat import CANCELLED_OUTPUT, AgentEntry, ToolEntry
 from voice.errors import DeadlineExceeded, EngineFailed, VoiceError
-from voice.events import Problem, ResponseStarted, ResponseText, ToolEnded, ToolStarted
+from voice.events import (
+    Problem,
+    ResponseMade,
+    ResponseStarted,
+    ResponseText,
+    SessionEvent,
+    ToolArguments,
+    ToolEnded,
+    ToolStarted,
+)
 from voice.interfaces import (
     Finished,
     LanguageModel,
@@ -34,6 +44,9 @@ log = logging.getLogger("voice")
 _MOST_CHARS = 20_000
 """An answer that is longer than this has run away; it is ended there."""
 _MOST_CALLS = 16
+_MOST_ARGUMENT_CHARS = 100_000
+"""Arguments of one generation's calls that are longer than this have run away too."""
+_MOST_HELD = 1000
 _SENTENCE_ENDS = (".", "!", "?", "。", "！", "？", "…")
 
 
@@ -47,6 +60,7 @@ class Response:
         response_id: Names it in events and in the history.
         saying: User words that are not in the history yet (a guess).
         text: Say this, without asking the model.
+        asked_for: The owner wants it; it takes the place of the answer that a turn gets by itself.
 
     Attributes:
         track: Its audio.
@@ -55,7 +69,10 @@ class Response:
         opened: The gate is open.
         spoiled: Behind the gate, something failed; a new answer is needed.
         failed: Why it failed, in one sentence; ``None``: it didn't.
+        written: All of it has been written.
         made: All of it has been written and synthesised.
+        finish: Why the model ended.
+        on_made: Called once when it is made and the gate is open, unless it was cut.
         shown: Tool calls whose results the model was shown.
     """
 
@@ -69,8 +86,10 @@ class Response:
         saying: str | None = None,
         text: str | None = None,
         context: SessionHandle | None = None,
+        asked_for: bool = False,
     ) -> None:
         self.parts, self.owner, self.scope = parts, owner, scope
+        self.asked_for = asked_for
         self.response_id = response_id
         self.item_id = parts.chat.new_id()
         self.track = Track(response_id, scope, parts.rate_hz, parts.limits.playout_s, pace=parts.pace)
@@ -79,7 +98,10 @@ class Response:
         self.opened = False
         self.spoiled = False
         self.failed: str | None = None
+        self.written = False
         self.made = False
+        self.finish: str | None = None
+        self.on_made: Callable[[Response], None] | None = None
         self.usage = Usage()
         self.shown: set[str] = set()
         self.times = AnswerTimes(started=self._now())
@@ -89,7 +111,7 @@ class Response:
         self._gate = asyncio.Event()
         self._speaker = Speaker(parts, scope, self.track, self.times, self._problem)
         self._entries: list[AgentEntry] = []
-        self._held_problems: list[Problem] = []
+        self._held: list[SessionEvent] = []
         self._late_timer: asyncio.TimerHandle | None = None
         scope.on_cancel(self._on_cancel)
 
@@ -102,7 +124,7 @@ class Response:
         """Begin to make the answer."""
         self.started = True
         self.scope.run(self._make(), f"answer {self.response_id}")
-        self.scope.run(self._speaker.run(), f"voice {self.response_id}")
+        self.scope.run(self._voice(), f"voice {self.response_id}")
 
     def open(self) -> None:
         """The turn is certain: what waited behind the gate becomes real, in the order it happened."""
@@ -115,13 +137,14 @@ class Response:
         self._begin_entry()
         if self.generated:
             self._record(self.generated)
-        for problem in self._held_problems:
-            self.owner.emit(problem)
-        self._held_problems.clear()
-        if self.track.made == 0 and not self.track.ended and self.parts.speech.filler:
+        for event in self._held:
+            self.owner.emit(event)
+        self._held.clear()
+        if self.track.made == 0 and not self.track.ended and self.parts.speech.filler and self.parts.speak:
             loop = asyncio.get_running_loop()
             self._late_timer = loop.call_at(now + self.parts.speech.first_audio_s, self._late)
         self._gate.set()
+        self._tell_made()
 
     def conclude(self, position: int | None) -> str:
         """The answer is over: the history keeps what was heard.
@@ -136,6 +159,10 @@ class Response:
             self._late_timer.cancel()
         if not self.done.done():
             self.done.set_result(None)
+        if not self.parts.speak:  # text is with the reader as it is written
+            for entry in self._entries:
+                entry.heard, entry.interrupted = entry.generated, position is not None
+            return self.generated
         if position is None and not any(mark.partial for mark in self.track.marks):
             for entry in self._entries:
                 entry.heard = entry.generated
@@ -163,8 +190,19 @@ class Response:
             else:
                 await self._rounds()
         finally:
-            self.made = True
+            self.written = True
             self._speaker.end()
+
+    async def _voice(self) -> None:
+        await self._speaker.run()
+        self.made = True
+        self._tell_made()
+
+    def _tell_made(self) -> None:
+        if self.made and self.opened and not self.scope.cancelled:
+            self.owner.emit(ResponseMade(self.response_id, self.item_id, self.usage, self.finish))
+            if self.on_made is not None:
+                self.on_made(self)
 
     # ------------------------------------------------------------ writing
 
@@ -188,12 +226,13 @@ class Response:
         """Say something of our own: a greeting, an apology."""
         text = text if not self.generated or self.generated[-1].isspace() else f" {text}"
         self._note(text)
-        await self._speaker.feed(text)
-        await self._speaker.flush()
+        if self.parts.speak:
+            await self._speaker.feed(text)
+            await self._speaker.flush()
 
     def _late(self) -> None:
         """Nothing to hear for ``first_audio_s``: bridge the gap, unless words are with the synthesiser already."""
-        if self.track.made == 0 and not self._speaker.busy and not self.made and not self.scope.cancelled:
+        if self.track.made == 0 and not self._speaker.busy and not self.written and not self.scope.cancelled:
             self._note(self.parts.speech.filler + " ")
             self._speaker.say_now(self.parts.speech.filler + " ")
 
@@ -201,11 +240,11 @@ class Response:
         self._tell(Problem(str(error), type(error).__name__))
         self.failed = self.failed or str(error)
 
-    def _tell(self, problem: Problem) -> None:
+    def _tell(self, event: SessionEvent) -> None:
         if self.opened:
-            self.owner.emit(problem)
-        elif len(self._held_problems) < 10:
-            self._held_problems.append(problem)
+            self.owner.emit(event)
+        elif len(self._held) < _MOST_HELD:
+            self._held.append(event)
 
     # ------------------------------------------------------------ rounds
 
@@ -219,7 +258,8 @@ class Response:
             if not calls:
                 return
             await self._gate.wait()
-            await self._run_tools(calls, step)
+            if await self._run_tools(calls, step):
+                return  # whoever runs them asks for the next answer
             self._speaker.step += 1
         self._problem(EngineFailed("the model called tools again and again without an answer"))
         await self._phrase(self.parts.speech.apology)
@@ -246,10 +286,11 @@ class Response:
             last = number == len(models) - 1
             attempt = await self._attempt(model)
             self.usage = _sum(self.usage, attempt.usage)
+            self.finish = attempt.finished
             if attempt.error is None:
                 if attempt.calls:
                     return attempt.calls[:_MOST_CALLS]
-                if attempt.spoke or self._speaker.said_something:
+                if attempt.spoke or self._said_something:
                     return []
                 if not last:
                     continue  # nothing to say: ask once more
@@ -309,7 +350,13 @@ class Response:
         spoke = self._speaker.said_count
         await self._speaker.flush()
         attempt.spoke = attempt.spoke or self._speaker.said_count > spoke
+        if not self.parts.speak:
+            attempt.spoke = bool(attempt.text.strip())
         return attempt
+
+    @property
+    def _said_something(self) -> bool:
+        return self._speaker.said_something if self.parts.speak else bool(self.generated.strip())
 
     async def _consume(self, model: LanguageModel, scope: Scope, attempt: Attempt) -> None:
         said = self._speaker.said_count
@@ -327,13 +374,13 @@ class Response:
                         case ToolCall():
                             if not isinstance(event.name, str) or not isinstance(event.arguments, str):
                                 raise TypeError(f"a tool call must be text, not {event!r}")
-                            attempt.calls.append(event)
+                            attempt.calls.append(self._with_own_id(event, attempt))
                         case Usage():
                             attempt.usage = event
                         case Finished():
                             attempt.finished = event.reason
                         case ToolCallDelta():
-                            pass
+                            self._take_arguments(event, attempt)
         except VoiceError as error:
             attempt.error = error
         except asyncio.CancelledError:
@@ -356,34 +403,59 @@ class Response:
             attempt.finished = "length"
             return False
         self._note(text)
-        attempt.waiting = True
-        await self._speaker.feed(text)
-        attempt.waiting = False
+        if self.parts.speak:
+            attempt.waiting = True
+            await self._speaker.feed(text)
+            attempt.waiting = False
         attempt.last_at = self._now()
         return True
 
     # ------------------------------------------------------------ tools
 
-    async def _run_tools(self, calls: list[ToolCall], step: int) -> None:
-        """Run all calls of one generation side by side. Those that may not be undone outlive an interruption."""
+    async def _run_tools(self, calls: list[ToolCall], step: int) -> bool:
+        """Run all calls of one generation side by side. Those that may not be undone outlive an interruption.
+
+        Returns whether some of them are the owner's to run.
+        """
         tasks = []
+        theirs = {spec.name for spec in self.parts.client_tools} - set(self.parts.tools)
         for call in calls:
-            call = self._with_own_id(call)
-            entry = self.parts.chat.add_tool(call, self.response_id, step)
-            self.owner.emit(ToolStarted(self.response_id, call))
+            by_client = call.name in theirs
+            entry = self.parts.chat.add_tool(call, self.response_id, step, by_client=by_client)
+            self.owner.emit(ToolStarted(self.response_id, call, by_client))
+            if by_client:
+                continue
             tool = self.parts.tools.get(call.name)
             finish = tool is None or tool.on_interrupt == "finish"
             scope = (self.owner.tool_scope if finish else self.scope).child("tool")
             scope.on_cancel(lambda _, entry=entry: _stand_in(entry))  # type: ignore[misc]
             tasks.append(scope.run(self._run_tool(entry, scope), f"tool {call.name} {call.call_id}"))
-        await asyncio.wait(tasks)
+        if tasks:
+            await asyncio.wait(tasks)
+        return any(call.name in theirs for call in calls)
 
-    def _with_own_id(self, call: ToolCall) -> ToolCall:
+    def _own_id(self, call_id: str, attempt: Attempt) -> str:
         """Ids are unique in the history, whatever the model's server hands out."""
+        if call_id and call_id in attempt.call_ids:
+            return attempt.call_ids[call_id]
         known = {e.call.call_id for e in self.parts.chat.entries if isinstance(e, ToolEntry)}
-        if call.call_id and call.call_id not in known:
-            return call
-        return ToolCall(self.parts.chat.new_id("call"), call.name, call.arguments)
+        known.update(call.call_id for call in attempt.calls)
+        own = call_id if call_id and call_id not in known else self.parts.chat.new_id("call")
+        if call_id:
+            attempt.call_ids[call_id] = own
+        return own
+
+    def _with_own_id(self, call: ToolCall, attempt: Attempt) -> ToolCall:
+        own = self._own_id(call.call_id, attempt)
+        attempt.call_ids.pop(call.call_id, None)  # the next call of that id is another one
+        return ToolCall(own, call.name, call.arguments)
+
+    def _take_arguments(self, event: ToolCallDelta, attempt: Attempt) -> None:
+        attempt.argument_chars += len(event.arguments)
+        if attempt.argument_chars > _MOST_ARGUMENT_CHARS:
+            raise EngineFailed("the model wrote tool arguments without end", retryable=False)
+        call_id = self._own_id(event.call_id, attempt)
+        self._tell(ToolArguments(self.response_id, call_id, event.name, event.arguments))
 
     async def _run_tool(self, entry: ToolEntry, scope: Scope) -> None:
         try:

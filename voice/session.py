@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 
 from voice import turn_events as turns
@@ -17,15 +17,16 @@ from voice.agent import Agent
 from voice.answer_parts import Parts
 from voice.answering import Answering
 from voice.audio import AudioFormat
-from voice.chat import Chat
+from voice.chat import Chat, Entry, ToolEntry
 from voice.errors import BadRequest
-from voice.events import Idle, SessionEnded, SessionEvent
+from voice.events import Idle, KeysPressed, SessionEnded, SessionEvent
 from voice.executor import Executor, ThreadExecutor
 from voice.hearing import Ear
 from voice.interfaces import ImagePart, Pcm16, Transport
+from voice.keypad import Keypad
 from voice.listening import Listening
 from voice.metrics import Counters
-from voice.options import TurnOptions
+from voice.options import AnswerOptions, TurnOptions
 from voice.outbox import Outbox
 from voice.playout import Playout
 from voice.response import Response
@@ -70,6 +71,10 @@ class Session:
         self.counters = Counters()
         self.ended: str | None = None
         self.options = agent.turns
+        self.language = agent.language
+        self._ending = False
+        self._keypad = Keypad()
+        self._keys_due: asyncio.TimerHandle | None = None
         self._format = audio_format or AudioFormat()
         self._outbox = Outbox(agent.limits.events, on_event, lambda: self._end("events_overflow"))
         self._process, self._executor = scope, executor
@@ -101,7 +106,7 @@ class Session:
             limits = replace(
                 limits, history_chars=min(limits.history_chars, max(200, window_tokens * 9 // 4))
             )
-        self.chat = Chat(agent.instructions, limits)
+        self.chat = Chat(agent.instructions, limits, tag=self.session_id[-6:])
         self.ear = Ear(agent.stages.detector, self.options, limits, self._format, self._began, self._paused)
         self.taker = TurnTaker(self.options, capabilities.playout)
         if self._executor is None:
@@ -145,14 +150,17 @@ class Session:
         self._end(reason)
 
     def _end(self, reason: str) -> None:
-        if self.ended is not None:
+        if self.ended is not None or self._ending:
             return
-        self.ended = reason
+        self._ending = True
         if not self._started:
+            self.ended = reason
             return
-        if self._wake is not None:
-            self._wake.cancel()
         self._answering.close()
+        self.ended = reason
+        for timer in (self._wake, self._keys_due):
+            if timer is not None:
+                timer.cancel()
         self.scope.cancel(Reason.CLOSED)
         self.ear.close()
         if self._own_executor is not None:
@@ -216,14 +224,28 @@ class Session:
         self._feed(turns.Typed(self._now(), answer))
         return entry.item_id
 
-    def commit(self) -> None:
-        """The user is done (push to talk, or a client's commit): answer what was said since the last turn."""
+    def commit(self) -> str | None:
+        """The user is done (push to talk, or a client's commit): answer what was said since the last turn.
+
+        Returns:
+            The id of the user's item; ``None`` when a turn is being closed already (what was said since then
+            belongs to the next one).
+
+        Raises:
+            BadRequest: Nothing was said.
+        """
         self._check_live()
         if self.taker.closing:
-            return  # a turn is being closed already; what was said since then belongs to the next one
+            return None
         if not self._listening.end_here():
             raise BadRequest("nothing was said since the last turn")
         self._feed(turns.Committed(self._now()))
+        return self._listening.item_id
+
+    @property
+    def pending_s(self) -> float:
+        """Seconds of the user's audio that belong to the turn in progress, or, in manual mode, to the next one."""
+        return self._listening.pending_s
 
     def clear(self) -> None:
         """Forget what the user said since the last turn."""
@@ -251,6 +273,78 @@ class Session:
         if not isinstance(heard_s, int | float) or heard_s != heard_s:  # not NaN either
             raise BadRequest(f"heard_s must be seconds, not {heard_s!r}")
         self._answering.truncate(item_id, heard_s)
+
+    def respond(
+        self,
+        options: AnswerOptions | None = None,
+        *,
+        entries: Sequence[Entry] | None = None,
+        recorded: bool = True,
+    ) -> Response:
+        """Answer the history as it stands: now if nobody speaks, else when the floor is free.
+
+        When the user speaks, it becomes the answer to that turn. An answer that is neither recorded nor spoken is
+        written at once, beside the conversation.
+
+        Args:
+            options: For this answer; ``None``: the session's.
+            entries: What the model is shown instead of the history.
+            recorded: The answer enters the history.
+
+        Returns:
+            The answer; its ``response_id`` is in the events that follow, and it is given up with :meth:`cancel`.
+
+        Raises:
+            BadRequest: The session is over.
+            Overloaded: Too many answers are waiting.
+        """
+        self._check_live()
+        response = self._answering.ask(self.scope, options or self._answering.options, entries, recorded)
+        if not self._feeding:
+            self._after()
+        return response
+
+    def cancel(self, response_id: str) -> None:
+        """Stop one answer: the one that is heard, one that waits for the floor, or one beside the conversation.
+
+        Raises:
+            BadRequest: There is none of that id.
+        """
+        self._check_live()
+        live = self._answering.live
+        if live is not None and live.response_id == response_id:
+            self._feed(turns.Stopped(self._now()))
+        elif not self._answering.cancel(response_id):
+            raise BadRequest(f"there is no answer {response_id} that could be stopped")
+
+    def press(self, key: str) -> None:
+        """The user pressed a key of a telephone. The agent falls silent; keys become one message when ``#`` or a
+        pause ends them.
+
+        Raises:
+            BadRequest: Not one of ``0``–``9``, ``*``, ``#``, ``A``–``D``.
+        """
+        self._check_live()
+        now = self._now()
+        keys = self._keypad.press(key, now)
+        self._feed(turns.Stopped(now))
+        if self.taker.state is State.LISTENING:
+            self.taker.listen(now)
+            self._rearm()
+        self._keyed(keys)
+
+    def _keyed(self, keys: str | None) -> None:
+        if self._keys_due is not None:
+            self._keys_due.cancel()
+        due = self._keypad.due
+        loop = asyncio.get_running_loop()
+        self._keys_due = (
+            None if due is None else loop.call_at(due, lambda: self._keyed(self._keypad.expire(self._now())))
+        )
+        if keys:
+            entry = self.chat.add_user(f"[keys pressed: {keys}]")
+            self.emit(KeysPressed(entry.item_id, keys))
+            self._feed(turns.Typed(self._now()))
 
     def say(self, text: str) -> Response:
         """Have the agent say something: now if nobody speaks, else when the floor is free.
@@ -284,6 +378,55 @@ class Session:
         elif automatic and not self.ear.speaking:
             self._paused(self.ear.voiced_until)  # its pause passed unnoticed
         self._feed(turns.Tick(self._now(), self.ear.time_of(self.ear.voiced_until)))  # plan anew
+
+    def configure_answers(self, options: AnswerOptions) -> None:
+        """Make the answers to come with other options; one that is being made or heard goes on as it is."""
+        self._check_live()
+        self._answering.configure(options)
+        self.chat.instructions = (
+            self.agent.instructions if options.instructions is None else options.instructions
+        )
+        self._feed(turns.Typed(self._now(), answer=False))  # a guess does not know
+
+    @property
+    def answers(self) -> AnswerOptions:
+        """How answers are made now."""
+        return self._answering.options
+
+    def use_format(self, audio_format: AudioFormat) -> None:
+        """What :meth:`hear` is given from now on."""
+        self._check_live()
+        self.ear.use_format(audio_format)
+
+    # ------------------------------------------------------------ the history
+
+    def add(self, entry: Entry, *, after: Entry | None = None, first: bool = False) -> None:
+        """Put an entry into the history: at the end, after another, or first. It asks for no answer."""
+        self._check_live()
+        self.chat.add(entry, after=after, first=first)
+        self._feed(turns.Typed(self._now(), answer=False))
+
+    def remove(self, entry: Entry) -> None:
+        """Take an entry out of the history."""
+        self._check_live()
+        self.chat.remove(entry)
+        self._feed(turns.Typed(self._now(), answer=False))
+
+    def tool_result(self, call_id: str, output: str) -> None:
+        """What a tool returned that the owner runs (see :class:`~voice.options.AnswerOptions`). Asks for no answer.
+
+        Raises:
+            BadRequest: No such call, or it has its result.
+        """
+        self._check_live()
+        for entry in self.chat.entries:
+            if isinstance(entry, ToolEntry) and entry.by_client and entry.call.call_id == call_id:
+                if entry.output is not None:
+                    raise BadRequest(f"the call {call_id} has its result already")
+                entry.fill(output)
+                self._feed(turns.Typed(self._now(), answer=False))
+                return
+        raise BadRequest(f"there is no call {call_id} that waits for a result")
 
     def _check_live(self) -> None:
         if not self._started or self.ended is not None:
@@ -334,9 +477,10 @@ class Session:
             edge, index = self._later.popleft()
             edge(index)
         if self.taker.state is State.LISTENING:
-            if self._answering.waiting:
-                self._feed(turns.Spoke(self._now()))
-                self._answering.begin(self._answering.next_said(), None)
+            response = self._answering.next_waiting()
+            if response is not None:
+                self._feed(turns.Spoke(self._now(), answer=response.asked_for))
+                self._answering.begin(response, None)
                 return
             if self._unshown:
                 self._unshown.clear()
@@ -385,15 +529,26 @@ class Session:
         """The user's words enter the history and the gate opens, or, without a good guess, the answer starts."""
         turn, guess = self._listening.take(decision)
         self.counters.turns += 1
+        if self.ended is not None:  # the owner hung up when it was told
+            return
+        if not decision.respond:
+            turn.scope.close()
+            return
+        response = self._answering.next_waiting(asked_for=True)
         if guess is not None:
-            self.counters.guesses_kept += 1
-        if self.ended is None:  # the owner may have hung up when it was told
-            self._answering.begin(guess or self._answering.new(turn.scope), turn)
+            self.counters.guesses_kept += response is None
+            self.counters.guesses_dropped += response is not None
+        if response is not None and guess is not None:
+            guess.scope.cancel(Reason.SUPERSEDED)
+        self._answering.begin(response or guess or self._answering.new(turn.scope), turn)
 
     def _respond(self) -> None:
         """Answer the history as it stands."""
-        identity = Identity(self.session_id, self.taker.turn, 0)
-        self._answering.begin(self._answering.new(self.scope.child("turn", identity=identity)), None)
+        response = self._answering.next_waiting(asked_for=True)
+        if response is None:
+            identity = Identity(self.session_id, self.taker.turn, 0)
+            response = self._answering.new(self.scope.child("turn", identity=identity))
+        self._answering.begin(response, None)
 
     def late_result(self, call_id: str) -> None:
         """A tool of a cut answer returned: the next answer is shown it; if nobody speaks, there is one now."""

@@ -89,9 +89,10 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Spoke:
-    """The owner makes the agent speak (a greeting, a late tool result): an answer without a user turn."""
+    """The owner makes the agent speak (a greeting, a requested answer). ``answer``: it answers the user."""
 
     now: float
+    answer: bool = False
 
 
 TurnInput: TypeAlias = (
@@ -148,11 +149,14 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The turn is certain: put it in the history and open the gate (or start the answer)."""
+    """The turn is certain: put it in the history and open the gate (or start the answer).
+
+    ``respond``: false where it only enters the history."""
 
     turn: int
     revision: int
     text: str
+    respond: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,12 @@ class _Open:
     announced: bool = True
     forced: bool = False  # certain as soon as its words are known
 
+    def go_on(self) -> None:
+        """The user spoke again before it was certain."""
+        self.revision += 1
+        self.end = self.text = None
+        self.asked = False
+
 
 class TurnTaker:
     """See the module's docstring.
@@ -121,7 +127,7 @@ class TurnTaker:
     @property
     def closing(self) -> bool:
         """A turn was closed from outside and waits for its words only: new edges belong to the next one."""
-        return self.state is State.MAYBE_DONE and self._open is not None and self._open.forced
+        return self._open is not None and self._open.forced
 
     def configure(self, options: TurnOptions) -> None:
         """Use other times and thresholds from now on."""
@@ -153,7 +159,7 @@ class TurnTaker:
             case Stopped():
                 decisions = self._stopped(event.now)
             case Spoke():
-                decisions = self._spoke()
+                decisions = self._spoke(event)
         if self.state is not State.LISTENING:
             self._idle_at = None
         elif before is not State.LISTENING or isinstance(event, Typed):
@@ -170,6 +176,15 @@ class TurnTaker:
     def _automatic(self) -> bool:
         return self.options.mode == "automatic"
 
+    @property
+    def _guesses(self) -> bool:
+        return self.options.speculate and self.options.respond
+
+    @property
+    def _beside(self) -> bool:
+        """A user turn is open that does not interrupt the live answer: it goes on beside it."""
+        return self.response_live and self._open is not None and self._open.announced
+
     # ------------------------------------------------------------ speech edges
 
     def _speech_began(self, event: SpeechBegan) -> list[Decision]:
@@ -179,26 +194,38 @@ class TurnTaker:
             return [self._new_turn(event.start)]
         if self.state is State.MAYBE_DONE and turn is not None and not turn.forced:
             self.state = State.USER_SPEAKING
-            turn.revision += 1
-            turn.end = turn.text = None
-            turn.asked = False
+            turn.go_on()
             return [Reopen(turn.turn, turn.revision)]
+        if self.response_live and not self.options.interrupt and (turn is None or turn.announced):
+            return self._speech_beside_answer(event)
         if self.state is State.THINKING:
             self.state = State.USER_SPEAKING
-            self._owes_answer = self._owes_answer or self._answering
+            self._owe_cut_answer()
             return [Interrupt(Reason.RESUMED), self._new_turn(event.start)]
         if self.state in (State.SPEAKING, State.HELD):
             return self._sound_over_answer(event)
         return []
+
+    def _speech_beside_answer(self, event: SpeechBegan) -> list[Decision]:
+        turn = self._open
+        if turn is None:
+            return [self._new_turn(event.start)]
+        if turn.end is None or turn.forced:
+            return []
+        turn.go_on()
+        return [Reopen(turn.turn, turn.revision)]
+
+    def _owe_cut_answer(self) -> None:
+        """The answer that is cut now was wanted: the next one covers its question too."""
+        if self._answering and self.options.respond:
+            self._owes_answer = True
 
     def _sound_over_answer(self, event: SpeechBegan) -> list[Decision]:
         if self._open is None:
             self._turns += 1
             self._open = _Open(self._turns, event.start, announced=False)
         elif self._open.end is not None:  # a second sound before the first was judged: one longer sound
-            self._open.end = self._open.text = None
-            self._open.asked = False
-            self._open.revision += 1
+            self._open.go_on()
         held = self.state is State.HELD
         self.state = State.HELD
         self._hold_until = event.now + self.options.hold_s if self.playout == "flush_only" else None
@@ -214,6 +241,8 @@ class TurnTaker:
         if self.state is State.USER_SPEAKING:
             self.state = State.MAYBE_DONE
             return self._ask(turn) if self.options.speculate else []
+        if self._beside:
+            return self._ask(turn)
         if self.state in (State.SPEAKING, State.HELD):
             voiced_s = event.end - turn.start
             verdict = self.interruption.after(voiced_s, None, self.options)
@@ -250,15 +279,17 @@ class TurnTaker:
         turn.text = event.text.strip()
         if self.state is State.MAYBE_DONE:
             decisions = self._settle(event.now)
-            if not decisions and turn.text and self.options.speculate:
+            if not decisions and turn.text and self._guesses:
                 return [Guess(turn.turn, turn.revision, turn.text)]
             return decisions
+        if self._beside:
+            return self._settle(event.now)
         if self.state in (State.SPEAKING, State.HELD):
             verdict = self.interruption.after(turn.end - turn.start, turn.text, self.options)
             if verdict is Verdict.INTERRUPT:
                 decisions = self._barge_in(event.now)
                 settled = self._settle(event.now)
-                if not settled and turn.text and self.options.speculate:
+                if not settled and turn.text and self._guesses:
                     settled = [Guess(turn.turn, turn.revision, turn.text)]
                 return decisions + settled
             return self._false_alarm()
@@ -280,10 +311,14 @@ class TurnTaker:
         self._open = None
         if not turn.text:
             return self._closed_empty(turn)
+        if self.response_live:  # it did not interrupt: it is answered when the live answer is over
+            self._owes_answer = self._owes_answer or self.options.respond
+            return [Commit(turn.turn, turn.revision, turn.text, respond=False)]
+        respond = self.options.respond or self._owes_answer
         self._owes_answer = False
-        self._answering = True
-        self.state = State.THINKING
-        return [Commit(turn.turn, turn.revision, turn.text)]
+        self._answering = respond
+        self.state = State.THINKING if respond else State.LISTENING
+        return [Commit(turn.turn, turn.revision, turn.text, respond)]
 
     def _due(self, turn: _Open) -> float:
         assert turn.end is not None
@@ -302,11 +337,13 @@ class TurnTaker:
             if not turn.asked and turn.end is not None and now >= turn.end + self.options.min_delay_s:
                 return self._ask(turn)
             return self._settle(now)
-        if self.state is State.USER_SPEAKING and turn is not None:
+        if turn is not None and (self.state is State.USER_SPEAKING or (self._beside and turn.end is None)):
             if self._automatic and now >= turn.start + self.options.max_turn_s:
                 turn.end, turn.forced = now, True
-                self.state = State.MAYBE_DONE
+                self.state = self.state if self.response_live else State.MAYBE_DONE
                 return [CutInput(turn.turn), *self._ask(turn)]
+        elif self._beside:
+            return self._settle(now)
         elif self.state in (State.SPEAKING, State.HELD) and turn is not None:
             return self._judge_sound(now, turn, event.voiced_until)
         elif self.state is State.LISTENING and self._idle_at is not None and now >= self._idle_at:
@@ -342,9 +379,10 @@ class TurnTaker:
         wake: float | None = None
         if self.state is State.LISTENING:
             wake = self._idle_at
-        elif self.state is State.USER_SPEAKING and turn is not None and self._automatic:
-            wake = min(turn.start + options.max_turn_s, now + _LOOK_FOR_GAP_S)
-        elif self.state is State.MAYBE_DONE and turn is not None and turn.end is not None:
+        elif turn is not None and (self.state is State.USER_SPEAKING or (self._beside and turn.end is None)):
+            if self._automatic:
+                wake = min(turn.start + options.max_turn_s, now + _LOOK_FOR_GAP_S)
+        elif turn is not None and turn.end is not None and (self.state is State.MAYBE_DONE or self._beside):
             if not turn.asked:
                 wake = turn.end + options.min_delay_s
             elif turn.text is not None:
@@ -372,9 +410,9 @@ class TurnTaker:
         self.state = State.LISTENING
         self._hold_until = None
         if turn is None:
-            return []
-        turn.announced = True  # the sound outlived the answer: it is a turn of its own
-        opened: list[Decision] = [OpenTurn(turn.turn, turn.revision)]
+            return self._answer_owed()
+        opened: list[Decision] = [] if turn.announced else [OpenTurn(turn.turn, turn.revision)]
+        turn.announced = True  # a sound that outlived the answer is a turn of its own
         if turn.end is None:
             self.state = State.USER_SPEAKING
             return opened
@@ -387,12 +425,10 @@ class TurnTaker:
         turn = self._open
         if turn is not None and turn.announced:
             self._owes_answer = self._owes_answer or event.answer
-            if self.state is State.MAYBE_DONE:  # the guess does not know what was typed
-                turn.revision += 1
-                redo = Recognise(turn.turn, turn.revision) if turn.asked and turn.text is None else None
-                again = Guess(turn.turn, turn.revision, turn.text) if turn.text else None
-                drop: list[Decision] = [Reopen(turn.turn, turn.revision, speech=False)]
-                return drop + [d for d in (redo, again if self.options.speculate else None) if d is not None]
+            if self.state is State.MAYBE_DONE and turn.text and self._guesses:
+                turn.revision += 1  # the guess does not know what was typed
+                drop = Reopen(turn.turn, turn.revision, speech=False)
+                return [drop, Guess(turn.turn, turn.revision, turn.text)]
             return []
         if not event.answer:
             return []
@@ -406,19 +442,27 @@ class TurnTaker:
 
     def _committed(self, now: float) -> list[Decision]:
         decisions: list[Decision] = []
-        if self.response_live:
-            self._owes_answer = self._owes_answer or (self.state is State.THINKING and self._answering)
-            decisions += self._stopped(now)
+        if self.response_live and self.options.respond:
+            if self.state is State.THINKING:
+                self._owe_cut_answer()
+            decisions += self._cut_answer(now)
         if self._open is None:
             decisions.append(self._new_turn(now))
         turn = self._open
         assert turn is not None
+        if not turn.announced:  # a sound that was being judged: it is the turn, and the answer goes on
+            turn.announced = True
+            decisions += [OpenTurn(turn.turn, turn.revision)] + (
+                [Release()] if self.state is State.HELD else []
+            )
+            self.state, self._hold_until = State.SPEAKING, None
         turn.forced = True
         if turn.end is None:
             turn.end = now
         if not turn.asked:
             decisions += self._ask(turn)
-        self.state = State.MAYBE_DONE
+        if not self.response_live:
+            self.state = State.MAYBE_DONE
         return decisions + self._settle(now)
 
     def _cleared(self) -> list[Decision]:
@@ -431,26 +475,39 @@ class TurnTaker:
     def _stopped(self, now: float) -> list[Decision]:
         if not self.response_live:
             return []
-        if self._open is not None:
+        decisions = self._cut_answer(now)
+        return decisions + (self._answer_owed() if self._open is None else self._settle(now))
+
+    def _cut_answer(self, now: float) -> list[Decision]:
+        turn = self._open
+        if turn is not None and not turn.announced:
             return self._barge_in(now)
         self.state = State.LISTENING
+        if turn is not None:
+            self.state = State.USER_SPEAKING if turn.end is None else State.MAYBE_DONE
         return [Interrupt(Reason.CLIENT)]
 
-    def _spoke(self) -> list[Decision]:
+    def _spoke(self, event: Spoke) -> list[Decision]:
         if self.state is State.LISTENING:
             self.state = State.THINKING
-            self._answering = False
+            self._answering = event.answer
         return []
 
     def _closed_empty(self, turn: _Open) -> list[Decision]:
+        closed: list[Decision] = [CloseEmpty(turn.turn, announced=True)]
+        if self.response_live:
+            return closed
         self.state = State.LISTENING
-        decisions: list[Decision] = [CloseEmpty(turn.turn, announced=True)]
-        if self._owes_answer:
-            self._owes_answer = False
-            self.state = State.THINKING
-            self._answering = True
-            decisions.append(Respond())
-        return decisions
+        return closed + self._answer_owed()
+
+    def _answer_owed(self) -> list[Decision]:
+        """Nobody speaks: what was left unanswered gets its answer now."""
+        if not self._owes_answer:
+            return []
+        self._owes_answer = False
+        self._answering = True
+        self.state = State.THINKING
+        return [Respond()]
 
 
 _VOICE_ON_S = 0.1

@@ -118,8 +118,8 @@ TABLE: dict[str, list[Row]] = {
         (Tick(9.0), [], M),
         (Audible(2.3), [], M),
         (Finished(2.3), [], M),
-        (Typed(2.3), [Reopen(1, 1, speech=False), Recognise(1, 1)], M),
-        (Typed(2.3, answer=False), [Reopen(1, 1, speech=False), Recognise(1, 1)], M),
+        (Typed(2.3), [], M),
+        (Typed(2.3, answer=False), [], M),
         (Committed(2.3), [], M),
         (Cleared(2.3), [CloseEmpty(1, announced=True)], L),
         (Stopped(2.3), [], M),
@@ -251,9 +251,9 @@ def test_words_that_plainly_go_on_wait_for_the_longest_delay() -> None:
 def test_without_speculation_nothing_is_begun_before_the_shortest_delay() -> None:
     taker = taker_after(TO_USER_SPEAKING, options=replace(OPTIONS, speculate=False))
     assert taker.feed(SpeechPaused(2.2, 2.0)) == []
-    assert taker.feed(Typed(2.35)) == [Reopen(1, 1, speech=False)]
-    assert taker.feed(Tick(2.5)) == [Recognise(1, 1)]
-    assert taker.feed(Heard(2.6, 1, 1, TEXT)) == [Commit(1, 1, TEXT)]
+    assert taker.feed(Typed(2.35)) == []
+    assert taker.feed(Tick(2.5)) == [Recognise(1, 0)]
+    assert taker.feed(Heard(2.6, 1, 0, TEXT)) == [Commit(1, 0, TEXT)]
 
 
 def test_without_speculation_words_that_go_on_wait_without_a_guess() -> None:
