@@ -56,7 +56,6 @@ class Answering:
     ) -> None:
         self.playout = Playout(transport.capabilities, self._audible, self._drained)
         self.live: Response | None = None
-        self.options = AnswerOptions()
         self._plain_parts = self._parts = parts
         self._owner, self._handle = owner, handle
         self._transport, self._ear, self._feed, self._name = transport, ear, feed, name
@@ -71,7 +70,6 @@ class Answering:
 
     def configure(self, options: AnswerOptions) -> None:
         """Make the answers to come with other options."""
-        self.options = options
         self._parts = self._plain_parts.using(options)
 
     def new(
@@ -349,7 +347,10 @@ def turn_times(response: Response, turn: UserTurn | None, ear: Ear) -> TurnTimes
         llm_first_clause_ms=_ms(times.model_called, times.synthesis_called),
         tts_first_audio_ms=_ms(times.synthesis_called, times.first_audio),
         gate_to_audio_ms=_ms(times.opened, times.audible),
-        speculated=times.opened is not None and times.started < times.opened - 1e-4,
+        speculated=turn is not None
+        and not response.asked_for
+        and times.opened is not None
+        and times.started < times.opened - 1e-4,
     )
 
 

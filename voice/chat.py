@@ -38,6 +38,7 @@ class UserEntry:
     item_id: str
     text: str
     images: tuple[ImagePart, ...] = ()
+    recognised: asyncio.Event | None = None  # set once the words of its audio are in ``text``
 
 
 @dataclass(slots=True)
@@ -163,6 +164,25 @@ class Chat:
     def pending_tools(self) -> list[ToolEntry]:
         """Calls without a result yet, of tools that run here."""
         return [e for e in self.entries if isinstance(e, ToolEntry) and e.output is None and not e.by_client]
+
+    def find_call(self, call_id: str) -> ToolEntry | None:
+        """The call of that id."""
+        for entry in reversed(self.entries):
+            if isinstance(entry, ToolEntry) and entry.call.call_id == call_id:
+                return entry
+        return None
+
+    async def words_known(self, timeout_s: float) -> None:
+        """Wait until all user entries have their words, at most ``timeout_s``."""
+        waiting = [
+            e.recognised for e in self.entries if isinstance(e, UserEntry) and e.recognised is not None
+        ]
+        try:
+            async with asyncio.timeout(timeout_s):
+                for recognised in waiting:
+                    await recognised.wait()
+        except TimeoutError:
+            pass  # the model is shown what is known
 
     def _append(self, entry: Entry) -> None:
         if self.record is not None:

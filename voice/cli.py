@@ -13,12 +13,14 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
 
 from voice.agent import DEFAULT_INSTRUCTIONS, Agent, load_agent
 from voice.audio import read_file, resample
+from voice.compute import CpuBudget
 from voice.errors import BadRequest, VoiceError
 from voice.events import SessionEvent
 from voice.interfaces import ASR_RATE_HZ, Pcm16, Recogniser, Stages
@@ -168,6 +170,68 @@ def _say(args: argparse.Namespace, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+# ---------------------------------------------------------------- serve
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from transports.monitoring import log_to_stderr
+    from transports.options import IceServer, ServerOptions
+    from transports.server import app
+    from transports.serving import listen, serve
+
+    options = ServerOptions(
+        tokens=tuple(args.token),
+        allowed_origins=tuple(args.origin),
+        max_sessions=args.max_sessions,
+        max_sessions_per_client=args.max_sessions_per_client,
+        idle_s=args.idle,
+        session_s=args.max_time,
+        drain_s=args.drain,
+        ice_servers=tuple(IceServer((url,)) for url in args.ice),
+        advertised_ip=args.advertised_ip,
+        twilio_auth_token=os.environ.get("TWILIO_AUTH_TOKEN") or None,
+        public_url=args.public_url,
+        page=not args.no_page,
+    )
+    sockets = listen(args.host, args.port)  # a port that is taken is told before the engines are loaded
+    log_to_stderr(as_json=args.log_json)
+    _note("loading the engines …")
+    agent = _agent(args)
+    server = app(agent, options=options, warm_up=_warm_up)
+    drained = asyncio.run(
+        serve(server, sockets, on_ready=lambda: _announce(agent, args, sockets[0].getsockname()[1]))
+    )
+    if not drained:  # asked twice: a tool that still runs in a thread would hold the interpreter up
+        sys.stdout.flush()
+        os._exit(1)
+    _note("stopped")
+    return 0
+
+
+async def _warm_up(stages: Stages) -> None:
+    from stages import presets
+
+    await presets.warm_up(stages)
+
+
+def _announce(agent: Agent, args: argparse.Namespace, port: int) -> None:
+    stages, host = agent.stages, f"[{args.host}]" if ":" in args.host else args.host
+    local = args.host in ("localhost", "::1") or args.host.startswith("127.")
+    _note(f"agent {agent.name}: {stages.recogniser.name}, {stages.model.name}, {stages.synthesiser.name}")
+    _note(f"processor: {CpuBudget.detect().describe()}")
+    if args.token:
+        _note("clients show a token: Authorization: Bearer TOKEN")
+    elif local:
+        _note("no token is needed; only programs and pages of this machine can reach it")
+    else:
+        _note(f"WARNING: anyone who reaches {args.host} can talk to the agent: no --token was given")
+    print(f"http://{host}:{port}/", flush=True)
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 # ---------------------------------------------------------------- speak, transcribe
 
 
@@ -273,7 +337,7 @@ def _models(args: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="voice", description="Talk to agents: locally, from files, by microphone."
+        prog="voice", description="Talk to agents: locally, from files, by microphone, over a network."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -288,11 +352,18 @@ def _parser() -> argparse.ArgumentParser:
         "--out", metavar="RECORDING.wav", help="record the call: left the caller, right the agent"
     )
     _add_agent_options(talk)
+    _add_report_option(talk)
     talk.set_defaults(run=_talk)
 
     console = commands.add_parser("console", help="hold a conversation by microphone and loudspeaker")
     _add_agent_options(console)
+    _add_report_option(console)
     console.set_defaults(run=_console)
+
+    serve = commands.add_parser("serve", help="serve the agent: Realtime API, WebRTC, telephone, web page")
+    _add_agent_options(serve)
+    _add_server_options(serve)
+    serve.set_defaults(run=_serve)
 
     speak = commands.add_parser("speak", help="speak a text into a file")
     speak.add_argument("text", metavar="TEXT", help="what to say; - reads it from standard input")
@@ -315,8 +386,42 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_agent_options(parser: argparse.ArgumentParser) -> None:
+def _add_report_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a transcript")
+
+
+def _add_server_options(parser: argparse.ArgumentParser) -> None:
+    def add(name: str, metavar: str, help: str, **options: Any) -> None:
+        parser.add_argument(name, metavar=metavar, help=help, **options)
+
+    add(
+        "--host",
+        "ADDRESS",
+        "where to listen; 0.0.0.0 for all of this machine's networks",
+        default="127.0.0.1",
+    )
+    add("--port", "N", "0 chooses a free one", type=int, default=8080)
+    add(
+        "--token",
+        "T",
+        "a key that clients must show; may be given several times",
+        action="append",
+        default=[],
+    )
+    add("--origin", "URL", "a web site whose pages may call; * for any", action="append", default=[])
+    add("--max-sessions", "N", "conversations at once (100)", type=int, default=100)
+    add("--max-sessions-per-client", "N", "of one token or address (20)", type=int, default=20)
+    add("--idle", "S", "end a conversation after this silence of its client (300)", type=float, default=300.0)
+    add("--max-time", "S", "longest conversation (3600)", type=float, default=3600.0)
+    add("--drain", "S", "longest wait for conversations when it is to stop (20)", type=float, default=20.0)
+    add("--ice", "URL", "a STUN or TURN server for WebRTC", action="append", default=[])
+    add("--advertised-ip", "ADDRESS", "what WebRTC offers instead of this machine's own address")
+    add("--public-url", "URL", "where clients reach this server, if that is elsewhere (telephone, proxies)")
+    parser.add_argument("--no-page", action="store_true", help="no web page at /")
+    parser.add_argument("--log-json", action="store_true", help="log one JSON object a line")
+
+
+def _add_agent_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent", metavar="FILE.py:NAME", help="the agent to talk to, from a Python file")
     parser.add_argument("--instructions", metavar="TEXT", help="what the agent is told (the system prompt)")
     parser.add_argument(

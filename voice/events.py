@@ -69,6 +69,8 @@ class ResponseMade:
     usage: Usage = field(default_factory=Usage)
     finish: str | None = None
     """Why the model ended: ``"stop"``, ``"length"``, ``"tool_calls"``, ``"content_filter"``."""
+    error: str | None = None
+    """What went wrong with it, in one sentence; it may have been said aloud that something did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +203,13 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something went wrong, in one sentence. The session goes on unless ``SessionEnded`` follows."""
+    """Something went wrong, in one sentence. The session goes on unless ``SessionEnded`` follows.
+
+    ``item_id``: the user item whose words were lost by it, if any were."""
 
     message: str
     kind: str
+    item_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

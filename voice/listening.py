@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from voice.answering import Answering
+from voice.chat import UserEntry
 from voice.errors import VoiceError
 from voice.events import Problem, SpeechStarted, SpeechStopped, UserSaid
 from voice.hearing import Ear
@@ -194,12 +195,29 @@ class Listening:
             text = (await transcribe(recogniser, audio, scope, language=language)).text
         except VoiceError as error:
             if not scope.cancelled:
-                self._session.emit(Problem(f"the user's words were lost: {error}", type(error).__name__))
+                message = f"the user's words were lost: {error}"
+                self._session.emit(Problem(message, type(error).__name__, turn.item_id))
         if scope.cancelled:
             return
         turn.asr_s = self._now() - started
         turn.text = f"{turn.settled} {text.strip()}".strip()
         self._feed(Heard(self._now(), turn.number, revision, turn.text))
+
+    async def transcribe_entry(self, entry: UserEntry, audio: Pcm16) -> None:
+        """The words of audio that was handed in whole enter the history where its entry is."""
+        recogniser, language = self._session.agent.stages.recogniser, self._session.language
+        text, scope = "", self._scope.child("stage")
+        try:
+            text = (await transcribe(recogniser, audio, scope, language=language)).text.strip()
+        except VoiceError as error:
+            message = f"the user's words were lost: {error}"
+            self._session.emit(Problem(message, type(error).__name__, entry.item_id))
+        finally:
+            scope.close()
+            if entry.recognised is not None:
+                entry.recognised.set()
+        entry.text = f"{entry.text} {text}".strip()
+        self._session.emit(UserSaid(entry.item_id, text, audio.size / ASR_RATE_HZ))
 
     def guess(self, decision: Guess) -> None:
         """Start an answer behind the gate."""

@@ -47,6 +47,8 @@ _MOST_CALLS = 16
 _MOST_ARGUMENT_CHARS = 100_000
 """Arguments of one generation's calls that are longer than this have run away too."""
 _MOST_HELD = 1000
+_WORDS_S = 15.0
+"""Longest wait for the words of something the user said that was handed in whole."""
 _SENTENCE_ENDS = (".", "!", "?", "。", "！", "？", "…")
 
 
@@ -200,7 +202,9 @@ class Response:
 
     def _tell_made(self) -> None:
         if self.made and self.opened and not self.scope.cancelled:
-            self.owner.emit(ResponseMade(self.response_id, self.item_id, self.usage, self.finish))
+            self.owner.emit(
+                ResponseMade(self.response_id, self.item_id, self.usage, self.finish, self.failed)
+            )
             if self.on_made is not None:
                 self.on_made(self)
 
@@ -250,6 +254,7 @@ class Response:
 
     async def _rounds(self) -> None:
         """Model, tools, model again, until it calls no more tools."""
+        await self.parts.chat.words_known(_WORDS_S)
         await self._wait_for_tools()
         for step in range(self.parts.speech.max_tool_rounds):
             if step:

@@ -17,12 +17,12 @@ from voice.agent import Agent
 from voice.answer_parts import Parts
 from voice.answering import Answering
 from voice.audio import AudioFormat
-from voice.chat import Chat, Entry, ToolEntry
-from voice.errors import BadRequest
+from voice.chat import Chat, Entry, ToolEntry, UserEntry
+from voice.errors import BadAudio, BadRequest
 from voice.events import Idle, KeysPressed, SessionEnded, SessionEvent
 from voice.executor import Executor, ThreadExecutor
 from voice.hearing import Ear
-from voice.interfaces import ImagePart, Pcm16, Transport
+from voice.interfaces import ASR_RATE_HZ, ImagePart, Pcm16, Transport
 from voice.keypad import Keypad
 from voice.listening import Listening
 from voice.metrics import Counters
@@ -49,6 +49,9 @@ class Session:
         on_event: Called with each event, on the event loop; must be quick.
         scope: The process's scope; the session ends with it.
         executor: Runs blocking tools.
+        options: Whose turn it is, when not as the agent's ``turns`` say.
+        answers: How answers are made, when not as the agent does.
+        language: Of the user's voice, when not the agent's.
 
     Attributes:
         chat: The history, as it was heard.
@@ -65,13 +68,17 @@ class Session:
         on_event: Callable[[SessionEvent], None] | None = None,
         scope: Scope | None = None,
         executor: Executor | None = None,
+        options: TurnOptions | None = None,
+        answers: AnswerOptions | None = None,
+        language: str | None = None,
     ) -> None:
         self.agent, self.transport = agent, transport
         self.session_id = session_id or f"sess_{uuid.uuid4().hex[:16]}"
         self.counters = Counters()
         self.ended: str | None = None
-        self.options = agent.turns
-        self.language = agent.language
+        self.options = options or agent.turns
+        self.language = language or agent.language
+        self._answers = answers or AnswerOptions()
         self._ending = False
         self._keypad = Keypad()
         self._keys_due: asyncio.TimerHandle | None = None
@@ -125,6 +132,7 @@ class Session:
         )
         name = self.session_id[-6:]
         self._answering = Answering(parts, self, self, self.transport, self.ear, self._feed, name)
+        self._use_answers(self._answers)
         self._started = True  # what may raise is done: from here on there is something to end
         self.scope = Scope(
             "session", parent=self._process, identity=Identity(self.session_id, 0, 0), reaper=Reaper()
@@ -243,6 +251,16 @@ class Session:
         return self._listening.item_id
 
     @property
+    def stream_s(self) -> float:
+        """Seconds of the caller's stream now: the time of the events."""
+        return self.ear.stream_s(self._now())
+
+    @property
+    def received_s(self) -> float:
+        """Seconds of the user's audio that have come."""
+        return self.ear.log.end / ASR_RATE_HZ
+
+    @property
     def pending_s(self) -> float:
         """Seconds of the user's audio that belong to the turn in progress, or, in manual mode, to the next one."""
         return self._listening.pending_s
@@ -299,7 +317,7 @@ class Session:
             Overloaded: Too many answers are waiting.
         """
         self._check_live()
-        response = self._answering.ask(self.scope, options or self._answering.options, entries, recorded)
+        response = self._answering.ask(self.scope, options or self._answers, entries, recorded)
         if not self._feeding:
             self._after()
         return response
@@ -370,8 +388,11 @@ class Session:
         if not isinstance(options, TurnOptions):
             raise BadRequest(f"the session is configured with TurnOptions, not {type(options).__name__}")
         automatic = self.options.mode == "manual" and options.mode == "automatic"
+        other_idle = self.options.idle_s != options.idle_s
         self.options = options
         self.taker.configure(options)
+        if other_idle and self.taker.state is State.LISTENING:
+            self.taker.listen(self._now())
         self.ear.configure(options)
         if automatic and not self.taker.hearing:
             self._listening.forget(0)  # what was not committed belongs to no turn
@@ -382,16 +403,19 @@ class Session:
     def configure_answers(self, options: AnswerOptions) -> None:
         """Make the answers to come with other options; one that is being made or heard goes on as it is."""
         self._check_live()
-        self._answering.configure(options)
-        self.chat.instructions = (
-            self.agent.instructions if options.instructions is None else options.instructions
-        )
+        self._use_answers(options)
         self._feed(turns.Typed(self._now(), answer=False))  # a guess does not know
+
+    def _use_answers(self, options: AnswerOptions) -> None:
+        self._answers = options
+        self._answering.configure(options)
+        own = options.instructions is None
+        self.chat.instructions = self.agent.instructions if own else options.instructions or ""
 
     @property
     def answers(self) -> AnswerOptions:
         """How answers are made now."""
-        return self._answering.options
+        return self._answers
 
     def use_format(self, audio_format: AudioFormat) -> None:
         """What :meth:`hear` is given from now on."""
@@ -405,6 +429,22 @@ class Session:
         self._check_live()
         self.chat.add(entry, after=after, first=first)
         self._feed(turns.Typed(self._now(), answer=False))
+
+    def add_spoken(
+        self, entry: UserEntry, audio: Pcm16, *, after: Entry | None = None, first: bool = False
+    ) -> None:
+        """Put something the user said into the history, handed in whole (16 kHz). Its words follow; answers wait for
+        them.
+
+        Raises:
+            BadAudio: Longer than the recogniser takes.
+        """
+        most_s = self.agent.stages.recogniser.capabilities.max_audio_s
+        if audio.size > most_s * ASR_RATE_HZ:
+            raise BadAudio(f"{audio.size / ASR_RATE_HZ:.0f} s of audio in one piece; at most {most_s:.0f} s")
+        entry.recognised = asyncio.Event()
+        self.add(entry, after=after, first=first)
+        self.scope.run(self._listening.transcribe_entry(entry, audio), f"recognise an item {self.session_id}")
 
     def remove(self, entry: Entry) -> None:
         """Take an entry out of the history."""

@@ -1,0 +1,423 @@
+"""One client's side of the OpenAI Realtime protocol (GA): its events become calls of the session, the session's
+events become the protocol's, in the documented order. It does no I/O and reads no clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Literal
+
+from transports.realtime import events
+from transports.realtime.config import SessionConfig
+from transports.realtime.conversation import (
+    Conversation,
+    Placed,
+    entry_of,
+    spoken_user_item,
+    with_transcript,
+)
+from transports.realtime.errors import RealtimeError
+from transports.realtime.events import encode, new_id
+from transports.realtime.items import InputAudio, Item, ItemReference, parse_item, wire_item
+from transports.realtime.narrator import Narrator
+from transports.realtime.response_request import ResponseRequest
+from voice.agent import Agent
+from voice.audio import AudioFormat, Decoder, resample
+from voice.chat import AgentEntry, Entry, ToolEntry, UserEntry
+from voice.errors import BadRequest, Overloaded, VoiceError
+from voice.events import SessionEvent
+from voice.executor import Executor
+from voice.interfaces import ASR_RATE_HZ, Pcm16, Transport
+from voice.scope import Scope
+from voice.session import Session
+
+log = logging.getLogger("voice.realtime")
+
+MAX_MESSAGE_BYTES = 16 * 2**20
+_LEAST_COMMIT_S = 0.1
+"""A commit of less audio is refused (the vendor's bound)."""
+_PIECE_S = 1.0
+"""Audio that comes in one large message is heard in pieces of this length, so that other sessions run in between."""
+_TRUNCATE_SLACK_MS = 100
+"""A client's clock may be this much ahead of what was sent."""
+
+
+class RealtimeProtocol:
+    """See the module's docstring. Make it, have it make the session (:meth:`make_session`, with an ``on_event`` that
+    calls :meth:`tell`), call :meth:`opened`, start the session; then hand each message to :meth:`receive`.
+
+    Args:
+        config: What is in force at first.
+        send: Takes the text of each event for the client; must not wait.
+        transport: ``"websocket"``: audio goes out as events, through :meth:`audio`; ``"webrtc"``: the transport plays
+            it, and the client is told of it.
+        bound: Settings that the client can't change, as the ``session`` object writes them.
+        extensions: Also send our own events (``voice.…``).
+        max_bytes: Longest message.
+    """
+
+    def __init__(
+        self,
+        config: SessionConfig,
+        send: Callable[[str], None],
+        *,
+        transport: Literal["websocket", "webrtc"] = "websocket",
+        bound: Mapping[str, object] | None = None,
+        extensions: bool = False,
+        max_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._bound = bound
+        self.config = config if bound is None else config.updated({"type": config.type, **bound}, first=True)
+        self._plays = transport == "webrtc"
+        self._listeners: list[Callable[[str], None]] = [send]
+        self._max_bytes = max_bytes
+        self._updated = False
+        self.conversation = Conversation()
+        self._narrator = Narrator(self, self._send, plays=self._plays, extensions=extensions)
+        self._session: Session | None = None
+        self._agent_tools: Collection[str] = ()
+
+    # ------------------------------------------------------------ life
+
+    @property
+    def session(self) -> Session:
+        """The conversation."""
+        if self._session is None:
+            raise BadRequest("there is no session yet")
+        return self._session
+
+    def make_session(
+        self,
+        agent: Agent,
+        transport: Transport,
+        *,
+        on_event: Callable[[SessionEvent], None],
+        audio_format: AudioFormat | None = None,
+        scope: Scope | None = None,
+        executor: Executor | None = None,
+    ) -> Session:
+        """The session that this drives, with the settings in force; it is not started yet.
+
+        ``audio_format``: what the transport will let it hear; ``None``: what the client's events hold.
+        """
+        config = self.config
+        self._narrator.use_format(config.output_format)
+        self._agent_tools = agent.tool_table()
+        self._session = Session(
+            agent,
+            transport,
+            audio_format=audio_format or config.input_format,
+            session_id=config.session_id,
+            on_event=on_event,
+            scope=scope,
+            executor=executor,
+            options=config.turn_options(agent.turns),
+            answers=config.answer_options(),
+            language=config.language,
+        )
+        return self._session
+
+    def opened(self) -> None:
+        """The client is there: greet it as the protocol does."""
+        self.emit("session.created", session=self._wire_session())
+
+    def tell(self, event: SessionEvent) -> None:
+        """Take an event of the session."""
+        self._narrator.tell(event)
+
+    def audio(self, pcm: Pcm16, response_id: str) -> str | None:
+        """The event for a piece of an answer's audio (int16 at 24 kHz); ``None`` when there is nothing to send."""
+        return self._narrator.audio(pcm, response_id)
+
+    def add_listener(self, send: Callable[[str], None]) -> None:
+        """Another connection of the same client also gets the events."""
+        self._listeners.append(send)
+        send(
+            encode({"type": "session.created", "event_id": new_id("event"), "session": self._wire_session()})
+        )
+
+    def remove_listener(self, send: Callable[[str], None]) -> None:
+        """That connection is gone."""
+        if send in self._listeners:
+            self._listeners.remove(send)
+
+    def _send(self, text: str) -> None:
+        for listener in list(self._listeners):
+            listener(text)
+
+    def emit(self, kind: str, **fields: object) -> None:
+        """Send an event."""
+        self._send(encode({"type": kind, "event_id": new_id("event"), **fields}))
+
+    def fail(self, error: RealtimeError) -> None:
+        """Tell the client of an error."""
+        self.emit("error", error=error.wire())
+
+    def _wire_session(self) -> dict[str, object]:
+        hidden = self._bound is not None and "instructions" in self._bound
+        return self.config.wire(hide_instructions=hidden)
+
+    # ------------------------------------------------------------ the client's events
+
+    async def receive(self, message: str | bytes) -> None:
+        """Take one message. What is wrong with it is told to the client; nothing else happens then.
+
+        It yields to the loop in between only where a message holds more than a second of audio.
+        """
+        event_id: str | None = None
+        try:
+            event = events.parse_event(message, max_bytes=self._max_bytes)
+            event_id = event.event_id
+            if isinstance(event, events.AudioAppend):
+                await self._append(event)
+            else:
+                self._carry_out(event)
+        except RealtimeError as error:
+            error.event_id = error.event_id or event_id
+            self.fail(error)
+        except Overloaded as error:
+            self.fail(RealtimeError(str(error), code="overloaded", type="server_error", event_id=event_id))
+        except VoiceError as error:
+            if self.session.ended is None:
+                self.fail(RealtimeError(str(error), event_id=event_id))
+
+    def _carry_out(self, event: events.ClientEvent) -> None:
+        match event:
+            case events.SessionUpdate():
+                self._update(event.session)
+            case events.AudioCommit():
+                self._commit()
+            case events.AudioClear():
+                with self._narrator.forgetting_speech():
+                    self.session.clear()
+                self.emit("input_audio_buffer.cleared")
+            case events.OutputClear():
+                self._clear_output()
+            case events.ItemCreate():
+                self._create(event)
+            case events.ItemRetrieve():
+                self._retrieve(event.item_id)
+            case events.ItemTruncate():
+                self._truncate(event.item_id, event.content_index, float(event.audio_end_ms))
+            case events.ItemDelete():
+                self._delete(event.item_id)
+            case events.ResponseCreate():
+                self._respond(event.response)
+            case events.ResponseCancel():
+                self._cancel(event.response_id)
+            case events.AudioAppend():
+                raise AssertionError("appended audio is heard in pieces, before this")
+
+    def _update(self, patch: object) -> None:
+        config = self.config.updated(
+            patch,
+            first=not self._updated,
+            audio_made=self._narrator.spoke,
+            agent_tools=self._agent_tools,
+        )
+        if self._bound is not None:
+            config = config.updated({"type": config.type, **self._bound})
+        before, self.config, self._updated = self.config, config, True
+        self._apply(before)
+        self.emit("session.updated", session=self._wire_session())
+
+    def _apply(self, before: SessionConfig) -> None:
+        """Have the session do as the settings say, where they have changed."""
+        session, config = self.session, self.config
+        options = config.turn_options(session.agent.turns)
+        if options != session.options:
+            session.configure(options)
+        if config.answer_options() != before.answer_options():
+            session.configure_answers(config.answer_options())
+        if config.input_format != before.input_format and not self._plays:
+            session.use_format(config.input_format)
+        session.language = config.language
+        self._narrator.use_format(config.output_format)
+
+    # ------------------------------------------------------------ audio in
+
+    async def _append(self, event: events.AudioAppend) -> None:
+        data = events.decode_audio(event.audio)
+        piece = int(_PIECE_S * self.config.input_format.rate_hz) * self.config.input_format.frame_bytes
+        self.session.hear(data[:piece])
+        for start in range(piece, len(data), piece):
+            await asyncio.sleep(0)
+            self.session.hear(data[start : start + piece])
+
+    def _commit(self) -> None:
+        held_s = self.session.pending_s
+        item_id = None
+        if held_s >= _LEAST_COMMIT_S:
+            item_id = self.session.commit()
+        if item_id is None and held_s < _LEAST_COMMIT_S:
+            raise RealtimeError(
+                f"Error committing input audio buffer: buffer too small. Expected at least 100ms of audio, "
+                f"but buffer only has {held_s * 1000:.2f}ms of audio.",
+                code="input_audio_buffer_commit_empty",
+            )
+        if item_id is not None and item_id not in self.conversation:
+            self.place_spoken(item_id)
+
+    def place_spoken(self, item_id: str, entry: Entry | None = None) -> None:
+        """The user's audio became an item; its words may follow."""
+        item = spoken_user_item(item_id)
+        placed = Placed(item, entry)
+        previous = self.conversation.add(placed)
+        self.emit("input_audio_buffer.committed", item_id=item_id, previous_item_id=previous)
+        self._tell_item(placed, previous)
+
+    def _tell_item(self, placed: Placed, previous: str | None) -> None:
+        wire = wire_item(placed.item)
+        self.emit("conversation.item.added", previous_item_id=previous, item=wire)
+        self.emit("conversation.item.done", previous_item_id=previous, item=wire)
+
+    # ------------------------------------------------------------ items
+
+    def _create(self, event: events.ItemCreate) -> None:
+        item = parse_item(event.item)
+        previous = self.conversation.previous(event.previous_item_id)
+        if item.id in self.conversation:
+            raise RealtimeError(
+                f"There is an item '{item.id}' in the conversation already.",
+                code="item_create_duplicate_item_id",
+                param="item.id",
+            )
+        placed = Placed(replace(item, status="completed"))
+        if item.type == "function_call_output":
+            placed.entry = self._take_output(item)
+        else:
+            placed.entry = entry_of(item)
+            self._enter(placed.entry, item, previous, event.previous_item_id)
+        self.conversation.add(placed, event.previous_item_id)
+        self._tell_item(placed, previous)
+
+    def _enter(self, entry: Entry, item: Item, previous: str | None, asked: str | None) -> None:
+        """Put an entry into the history where its item is in the conversation."""
+        after = None if asked is None else self.conversation.entry_before(previous)
+        first = asked is not None and after is None
+        spoken = b"".join(
+            part.audio
+            for part in item.content
+            if isinstance(part, InputAudio) and part.audio is not None and part.transcript is None
+        )
+        if spoken and isinstance(entry, UserEntry):
+            audio_format = self.config.input_format
+            pcm = resample(Decoder(audio_format).decode(spoken), audio_format.rate_hz, ASR_RATE_HZ)
+            self.session.add_spoken(entry, pcm, after=after, first=first)
+        else:
+            self.session.add(entry, after=after, first=first)
+
+    def _take_output(self, item: Item) -> ToolEntry:
+        call_id, output = item.call_id or "", item.output or ""
+        for entry in self.session.chat.entries:
+            if isinstance(entry, ToolEntry) and entry.call.call_id == call_id and entry.by_client:
+                self.session.tool_result(call_id, output)
+                return entry
+        raise RealtimeError(
+            f"There is no function call '{call_id}' in the conversation.", param="item.call_id"
+        )
+
+    def _placed(self, item_id: str, code: str) -> Placed:
+        placed = self.conversation.get(item_id)
+        if placed is None:
+            raise RealtimeError(
+                f"There is no item '{item_id}' in the conversation.", code=code, param="item_id"
+            )
+        return placed
+
+    def _retrieve(self, item_id: str) -> None:
+        placed = self._placed(item_id, "item_retrieve_invalid_item_id")
+        self.emit("conversation.item.retrieved", item=wire_item(placed.item))
+
+    def _delete(self, item_id: str) -> None:
+        placed = self._placed(item_id, "item_delete_invalid_item_id")
+        if placed.item.status == "in_progress":
+            raise RealtimeError(f"The item '{item_id}' is still being made.", param="item_id")
+        if placed.item.type != "function_call_output":  # a call without its output is no longer a call
+            for entry in self._entries_of(placed):
+                self.session.remove(entry)
+        self.conversation.remove(item_id)
+        self.emit("conversation.item.deleted", item_id=item_id)
+
+    def _entries_of(self, placed: Placed) -> list[Entry]:
+        if placed.item.role == "assistant" and placed.response_id is not None:
+            return list(self._said(placed.response_id))
+        return [] if placed.entry is None else [placed.entry]
+
+    def _said(self, response_id: str) -> list[AgentEntry]:
+        entries = self.session.chat.entries
+        return [e for e in entries if isinstance(e, AgentEntry) and e.response_id == response_id]
+
+    def heard(self, response_id: str) -> str:
+        """What the ear got of an answer, as the history has it."""
+        return "".join(entry.heard for entry in self._said(response_id))
+
+    def _truncate(self, item_id: str, content_index: int, end_ms: float) -> None:
+        placed = self._placed(item_id, "item_truncate_invalid_item_id")
+        if placed.response_id is None or placed.item.role != "assistant":
+            raise RealtimeError("Only the agent's spoken messages can be truncated.", param="item_id")
+        if content_index != 0:
+            raise RealtimeError("A spoken message has one part, of index 0.", param="content_index")
+        if end_ms > placed.made_ms + _TRUNCATE_SLACK_MS and not self._narrator.plays:
+            raise RealtimeError(
+                f"Audio content of {placed.made_ms:.0f}ms is already shorter than {end_ms:.0f}ms",
+                param="audio_end_ms",
+            )
+        self.session.truncate(placed.response_id, end_ms / 1000.0)
+        placed.item = with_transcript(placed.item, self.heard(placed.response_id))
+        self.emit(
+            "conversation.item.truncated",
+            item_id=item_id,
+            content_index=content_index,
+            audio_end_ms=int(end_ms),
+        )
+
+    # ------------------------------------------------------------ responses
+
+    def _respond(self, patch: object) -> None:
+        request = self.config.response_request(patch)
+        if request.in_conversation and self._narrator.is_answering:
+            raise RealtimeError(
+                "Conversation already has an active response in progress. "
+                "Wait until the response is finished before creating a new one.",
+                code="conversation_already_has_active_response",
+            )
+        entries = None if request.input is None else self._input_of(request)
+        with self._narrator.asking(request) as asked:
+            response = self.session.respond(
+                request.options, entries=entries, recorded=request.in_conversation
+            )
+            asked(response.response_id)
+
+    def _input_of(self, request: ResponseRequest) -> list[Entry]:
+        entries: list[Entry] = []
+        outputs: dict[str, str] = {}
+        for one in request.input or ():
+            if isinstance(one, ItemReference):
+                placed = self._placed(one.id, "invalid_value")
+                entries += [e for e in self._entries_of(placed) if e not in entries]
+            elif one.type == "function_call_output":
+                outputs[one.call_id or ""] = one.output or ""
+            else:
+                entries.append(entry_of(one))
+        for entry in entries:
+            if isinstance(entry, ToolEntry) and entry.output is None and entry.call.call_id in outputs:
+                entry.fill(outputs[entry.call.call_id])
+        return entries
+
+    def _cancel(self, response_id: str | None) -> None:
+        target = self._narrator.cancellable(response_id)
+        if target is None:
+            raise RealtimeError(
+                "Cancellation failed: no active response found", code="response_cancel_not_active"
+            )
+        self.session.cancel(target)
+        self._narrator.gave_up(target)
+
+    def _clear_output(self) -> None:
+        if not self._narrator.plays:
+            raise RealtimeError("output_audio_buffer.clear is for WebRTC.", param="type")
+        self.session.interrupt()
