@@ -12,6 +12,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,7 @@ def _serve(args: argparse.Namespace) -> int:
     from transports.serving import listen, serve
 
     options = ServerOptions(
-        tokens=tuple(args.token),
+        tokens=tuple(args.token or filter(None, [os.environ.get("VOICE_TOKEN")])),
         allowed_origins=tuple(args.origin),
         max_sessions=args.max_sessions,
         max_sessions_per_client=args.max_sessions_per_client,
@@ -198,9 +199,9 @@ def _serve(args: argparse.Namespace) -> int:
     _note("loading the engines …")
     agent = _agent(args)
     server = app(agent, options=options, warm_up=_warm_up)
-    drained = asyncio.run(
-        serve(server, sockets, on_ready=lambda: _announce(agent, args, sockets[0].getsockname()[1]))
-    )
+    port = sockets[0].getsockname()[1]
+    ready = partial(_announce, agent, args.host, port, bool(options.tokens))
+    drained = asyncio.run(serve(server, sockets, on_ready=ready))
     if not drained:  # asked twice: a tool that still runs in a thread would hold the interpreter up
         sys.stdout.flush()
         os._exit(1)
@@ -214,18 +215,17 @@ async def _warm_up(stages: Stages) -> None:
     await presets.warm_up(stages)
 
 
-def _announce(agent: Agent, args: argparse.Namespace, port: int) -> None:
-    stages, host = agent.stages, f"[{args.host}]" if ":" in args.host else args.host
-    local = args.host in ("localhost", "::1") or args.host.startswith("127.")
+def _announce(agent: Agent, host: str, port: int, keyed: bool) -> None:
+    stages = agent.stages
     _note(f"agent {agent.name}: {stages.recogniser.name}, {stages.model.name}, {stages.synthesiser.name}")
     _note(f"processor: {CpuBudget.detect().describe()}")
-    if args.token:
+    if keyed:
         _note("clients show a token: Authorization: Bearer TOKEN")
-    elif local:
+    elif host in ("localhost", "::1") or host.startswith("127."):
         _note("no token is needed; only programs and pages of this machine can reach it")
     else:
-        _note(f"WARNING: anyone who reaches {args.host} can talk to the agent: no --token was given")
-    print(f"http://{host}:{port}/", flush=True)
+        _note(f"WARNING: anyone who reaches {host} can talk to the agent: no --token was given")
+    print(f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/", flush=True)
 
 
 def _note(text: str) -> None:
@@ -404,7 +404,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--token",
         "T",
-        "a key that clients must show; may be given several times",
+        "a key that clients must show, may be repeated; or VOICE_TOKEN in the environment",
         action="append",
         default=[],
     )
@@ -416,7 +416,11 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     add("--drain", "S", "longest wait for conversations when it is to stop (20)", type=float, default=20.0)
     add("--ice", "URL", "a STUN or TURN server for WebRTC", action="append", default=[])
     add("--advertised-ip", "ADDRESS", "what WebRTC offers instead of this machine's own address")
-    add("--public-url", "URL", "where clients reach this server, if that is elsewhere (telephone, proxies)")
+    add(
+        "--public-url",
+        "URL",
+        "where clients reach it, if elsewhere (proxies, telephone; its key: TWILIO_AUTH_TOKEN)",
+    )
     parser.add_argument("--no-page", action="store_true", help="no web page at /")
     parser.add_argument("--log-json", action="store_true", help="log one JSON object a line")
 

@@ -276,6 +276,8 @@ class Synthesiser(Protocol):
     Attributes:
         sample_rate: Rate of what it yields, Hz.
         max_chars: Longest text one call takes; longer text is cut before.
+
+    One that has several voices may say so with an attribute ``voices``, a collection of their names.
     """
 
     name: str

@@ -192,7 +192,8 @@ class Listening:
         text = ""
         try:
             recogniser, language = self._session.agent.stages.recogniser, self._session.language
-            text = (await transcribe(recogniser, audio, scope, language=language)).text
+            hints = self._session.hints
+            text = (await transcribe(recogniser, audio, scope, language=language, hints=hints)).text
         except VoiceError as error:
             if not scope.cancelled:
                 message = f"the user's words were lost: {error}"
@@ -206,9 +207,10 @@ class Listening:
     async def transcribe_entry(self, entry: UserEntry, audio: Pcm16) -> None:
         """The words of audio that was handed in whole enter the history where its entry is."""
         recogniser, language = self._session.agent.stages.recogniser, self._session.language
+        hints = self._session.hints
         text, scope = "", self._scope.child("stage")
         try:
-            text = (await transcribe(recogniser, audio, scope, language=language)).text.strip()
+            text = (await transcribe(recogniser, audio, scope, language=language, hints=hints)).text.strip()
         except VoiceError as error:
             message = f"the user's words were lost: {error}"
             self._session.emit(Problem(message, type(error).__name__, entry.item_id))

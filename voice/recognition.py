@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from voice.errors import EngineFailed, VoiceError
 from voice.interfaces import ASR_RATE_HZ, Pcm16, Recogniser, Transcript
@@ -16,7 +17,12 @@ _LIMIT_S = 15.0
 
 
 async def transcribe(
-    recogniser: Recogniser, audio: Pcm16, scope: Scope, *, language: str | None = None
+    recogniser: Recogniser,
+    audio: Pcm16,
+    scope: Scope,
+    *,
+    language: str | None = None,
+    hints: Sequence[str] = (),
 ) -> Transcript:
     """Recognise ``audio`` (16 kHz), once more after a failure that may pass.
 
@@ -25,19 +31,21 @@ async def transcribe(
         VoiceError: As the recogniser says.
     """
     try:
-        return await _once(recogniser, audio, scope, language)
+        return await _once(recogniser, audio, scope, language, hints)
     except EngineFailed as error:
         if not error.retryable or scope.cancelled:
             raise
         log.warning("%s failed, asking once more: %s", recogniser.name, error)
-        return await _once(recogniser, audio, scope, language)
+        return await _once(recogniser, audio, scope, language, hints)
 
 
-async def _once(recogniser: Recogniser, audio: Pcm16, scope: Scope, language: str | None) -> Transcript:
+async def _once(
+    recogniser: Recogniser, audio: Pcm16, scope: Scope, language: str | None, hints: Sequence[str]
+) -> Transcript:
     limit_s = _LIMIT_S + audio.size / ASR_RATE_HZ
     try:
         async with asyncio.timeout(limit_s):
-            transcript = await recogniser.transcribe(audio, scope, language=language)
+            transcript = await recogniser.transcribe(audio, scope, language=language, hints=hints)
         if not isinstance(transcript.text, str):
             raise TypeError(f"a transcript's text is {type(transcript.text).__name__}")
         return transcript

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("voice")
 
 _CHUNK_S = 0.04
+_LEAST_WAIT_S = 0.005
+"""A position that is reported may stand still while the clock goes on."""
 
 
 async def send_audio(session: Session) -> None:
@@ -46,7 +48,7 @@ async def send_audio(session: Session) -> None:
                 log.warning("%s: sending failed; closing it", session.session_id, exc_info=True)
                 session.hang_up("disconnected")
             continue
-        wait_s = early_s if pcm is None and track is not None and early_s > 0 else None
+        wait_s = max(early_s, _LEAST_WAIT_S) if pcm is None and track is not None and early_s > 0 else None
         try:
             async with asyncio.timeout(wait_s):
                 await playout.wake.wait()

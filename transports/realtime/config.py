@@ -86,6 +86,12 @@ class SessionConfig:
         return asked or self.agent.language
 
     @property
+    def hints(self) -> tuple[str, ...]:
+        """Words that the recogniser may expect."""
+        asked = self.transcription
+        return () if asked is None else (*asked.keywords, *((asked.prompt,) if asked.prompt else ()))
+
+    @property
     def voice_name(self) -> str:
         """Name of the voice in force."""
         return self.voice or self.agent.voice

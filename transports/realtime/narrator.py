@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("voice.realtime")
 
 PLAYOUT_HZ = 24_000
+_SHOWN_OUTPUT_CHARS = 500
 
 
 class Narrator:
@@ -178,6 +179,7 @@ class Narrator:
                     call_id=event.call.call_id,
                     name=event.call.name,
                     error=event.error,
+                    output=event.output[:_SHOWN_OUTPUT_CHARS],
                 )
             case ResponseMade():
                 self._made(event)

@@ -234,7 +234,7 @@ class RealtimeProtocol:
             session.configure_answers(config.answer_options())
         if config.input_format != before.input_format and not self._plays:
             session.use_format(config.input_format)
-        session.language = config.language
+        session.language, session.hints = config.language, config.hints
         self._narrator.use_format(config.output_format)
 
     # ------------------------------------------------------------ audio in
