@@ -14,7 +14,7 @@ import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -22,6 +22,9 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from transports.server import Server
 from voice.errors import BadRequest, VoiceError
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGISendEvent
 
 log = logging.getLogger("voice.server")
 
@@ -248,6 +251,11 @@ class GuardedHttp(H11Protocol):
 
 class GuardedWebSocket(WebSocketsSansIOProtocol):
     """A WebSocket that goes away even if its peer takes nothing any more."""
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True  # refused, as it should be; uvicorn would log each as an error
 
     def on_task_complete(self, task: asyncio.Task[None]) -> None:
         super().on_task_complete(task)

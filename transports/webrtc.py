@@ -73,6 +73,7 @@ class Calls:
         grant: Grant,
         *,
         client: str,
+        model: str | None = None,
         config: Mapping[str, object] | None = None,
         extensions: bool = False,
     ) -> tuple[str, str]:
@@ -82,6 +83,7 @@ class Calls:
             sdp: The client's offer.
             grant: Who calls.
             client: Who the call counts for.
+            model: By which name the client calls the agent.
             config: Session settings that came with the offer.
             extensions: Whether the client wants our own events as well.
 
@@ -96,7 +98,8 @@ class Calls:
         offered = read_offer(sdp)
         slot = self._host.admit(client, "webrtc")
         try:
-            call = Call(f"rtc_{secrets.token_hex(16)}", self._host, slot, grant, config, extensions)
+            settings = _settings(self._host, slot, model, config)
+            call = Call(f"rtc_{secrets.token_hex(16)}", self._host, slot, grant, settings, extensions)
         except BaseException:
             slot.release()
             raise
@@ -141,7 +144,7 @@ class Call:
         host: Host,
         slot: Slot,
         grant: Grant,
-        config: Mapping[str, object] | None,
+        settings: SessionConfig,
         extensions: bool,
     ) -> None:
         self.id = call_id
@@ -157,7 +160,7 @@ class Call:
         self._connected = asyncio.Event()
         self._started = False
         self.protocol = RealtimeProtocol(
-            _settings(host, slot, config),
+            settings,
             self._send,
             transport="webrtc",
             bound=grant.config if grant.locked else None,
@@ -325,8 +328,12 @@ class Call:
     async def _read(self) -> None:
         """Hand the client's events to the protocol, in order."""
         await self._opened.wait()
-        while self._channel is not None:
-            await self.protocol.receive(await self._channel.receive())
+        try:
+            while self._channel is not None:
+                await self.protocol.receive(await self._channel.receive())
+        except Exception:
+            log.exception("a message could not be carried out", extra={"session": self._slot.id})
+            self.end("failed")
 
     def _hear(self, pcm: Pcm16) -> None:
         if self._track.ear is not None:
@@ -357,7 +364,7 @@ class Call:
         self.end(reason)
 
 
-def _settings(host: Host, slot: Slot, given: Mapping[str, object] | None) -> SessionConfig:
+def _settings(host: Host, slot: Slot, model: str | None, given: Mapping[str, object] | None) -> SessionConfig:
     """The settings a call begins with: the agent's, and those that came with the offer.
 
     Raises:
@@ -366,7 +373,7 @@ def _settings(host: Host, slot: Slot, given: Mapping[str, object] | None) -> Ses
     config = SessionConfig.of(
         host.agent,
         session_id=slot.id,
-        model=host.agent.stages.model.name,
+        model=model or host.agent.stages.model.name,
         expires_at=int(datetime.now(UTC).timestamp() + host.options.session_s),
     )
     return config if given is None else config.updated({"type": config.type, **given}, first=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
+from aiortc import RTCPeerConnection
 from served import BEARER, TOKEN, Place, empty, event, place, run
 from talk import make_agent
 
@@ -113,7 +115,7 @@ def test_the_key_may_come_as_a_subprotocol_and_is_not_sent_back() -> None:
     run(work)
 
 
-def test_who_may_not_come_in_is_told_why_before_the_socket_opens() -> None:
+def test_who_may_not_come_in_is_told_why_before_the_socket_opens(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with place(tokens=(TOKEN,)) as at:
             status, error = await at.refused()
@@ -131,6 +133,9 @@ def test_who_may_not_come_in_is_told_why_before_the_socket_opens() -> None:
             assert 'voice_refused_total{reason="forbidden"} 1' in text
 
     run(work)
+    assert not [r for r in caplog.records if r.levelname in ("WARNING", "ERROR")], (
+        "it is no event for the log"
+    )
 
 
 def test_our_own_page_may_call() -> None:
@@ -299,6 +304,51 @@ def test_offers_that_are_none_are_refused(request_: dict[str, Any], status: int,
             assert answer.json()["error"]["message"]
             if code is not None:
                 assert answer.json()["error"]["code"] == code
+            assert at.server.host.sessions == 0
+
+    run(work)
+
+
+async def an_offer() -> tuple[RTCPeerConnection, str]:
+    peer = RTCPeerConnection()
+    peer.addTransceiver("audio")
+    peer.createDataChannel("oai-events")
+    await peer.setLocalDescription(await peer.createOffer())
+    return peer, peer.localDescription.sdp
+
+
+@pytest.mark.parametrize("form", ["alone", "with settings", "with wrong settings"])
+def test_an_offer_becomes_a_call_that_can_be_hung_up(form: str) -> None:
+    async def work() -> None:
+        async with place(tokens=(TOKEN,)) as at:
+            peer, sdp = await an_offer()
+            session = {
+                "type": "realtime",
+                "instructions": 7 if form == "with wrong settings" else "Be brief.",
+            }
+            parts = {
+                "sdp": (None, sdp, "application/sdp"),
+                "session": (None, json.dumps(session), "application/json"),
+            }
+            if form == "alone":
+                headers = {**BEARER, "Content-Type": "application/sdp"}
+                answer = await at.http.post("/v1/realtime/calls", content=sdp, headers=headers)
+            else:
+                answer = await at.http.post("/v1/realtime/calls", files=parts, headers=BEARER)
+            if form == "with wrong settings":
+                assert (answer.status_code, answer.json()["error"]["param"]) == (400, "session.instructions")
+            else:
+                assert answer.status_code == 201
+                assert answer.headers["content-type"].startswith("application/sdp")
+                assert answer.text.startswith("v=0")
+                location = answer.headers["location"]
+                assert location.startswith("/v1/realtime/calls/rtc_")
+                assert at.server.host.sessions == 1
+                assert (await at.http.post(f"{location}/hangup")).status_code == 401
+                assert (await at.http.post(f"{location}/hangup", headers=BEARER)).status_code == 200
+                await empty(at.server)
+                assert (await at.http.post(f"{location}/hangup", headers=BEARER)).status_code == 404
+            await peer.close()
             assert at.server.host.sessions == 0
 
     run(work)
