@@ -28,6 +28,10 @@ def main() -> int:
     )
     barge.add_argument("--turns", type=int, default=10)
     barge.add_argument("--runs", type=int, default=3)
+    transport = commands.add_parser("transport", help="CPU of a session by each transport, silent stages")
+    transport.add_argument("--sessions", type=int, default=8)
+    transport.add_argument("--seconds", type=float, default=10.0)
+    transport.add_argument("--runs", type=int, default=3)
     args = parser.parse_args()
     try:
         return 0 if asyncio.run(_run(args)) else 1
@@ -45,6 +49,10 @@ async def _run(args: argparse.Namespace) -> bool:
         from loadtest import latency
 
         return await latency.run(args.turns, args.runs, args.min_delay)
+    if args.command == "transport":
+        from loadtest import transport
+
+        return await transport.run(args.sessions, args.seconds, args.runs)
     from loadtest import barge_in
 
     return await barge_in.run(args.turns, args.runs)

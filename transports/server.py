@@ -29,7 +29,7 @@ from transports.realtime_http import RealtimeHttp, bounded, remote_address
 from transports.realtime_socket import Connections
 from transports.refusal import RETRY_S, Refused, error_response, json_response, refusal
 from transports.site import Site
-from transports.twilio import serve_twilio, voice_twiml
+from transports.twilio import AgentFor, serve_twilio, voice_twiml
 from voice.agent import Agent
 from voice.errors import EngineFailed, VoiceError
 from voice.interfaces import Stages
@@ -49,7 +49,13 @@ POLICY_VIOLATION, MESSAGE_TOO_BIG, TRY_AGAIN_LATER = 1008, 1009, 1013
 """WebSocket close codes (RFC 6455 §7.4.1 and the IANA registry)."""
 
 
-def app(agent: Agent, *, options: ServerOptions | None = None, warm_up: WarmUp | None = None) -> Server:
+def app(
+    agent: Agent,
+    *,
+    options: ServerOptions | None = None,
+    warm_up: WarmUp | None = None,
+    agent_for_call: AgentFor | None = None,
+) -> Server:
     """The ASGI app that serves ``agent``.
 
     Args:
@@ -57,8 +63,9 @@ def app(agent: Agent, *, options: ServerOptions | None = None, warm_up: WarmUp |
         options: Limits, keys and addresses; ``None``: the defaults.
         warm_up: Loads the engines, such as ``stages.presets.warm_up``; until it is done ``/readyz`` says 503 and
             clients wait a while. ``None``: the engines load with their first use.
+        agent_for_call: Chooses another agent for a telephone call, by its parameters; ``None``: ``agent`` takes all.
     """
-    return Server(agent, options, warm_up)
+    return Server(agent, options, warm_up, agent_for_call)
 
 
 class Server:
@@ -70,8 +77,13 @@ class Server:
     """
 
     def __init__(
-        self, agent: Agent, options: ServerOptions | None = None, warm_up: WarmUp | None = None
+        self,
+        agent: Agent,
+        options: ServerOptions | None = None,
+        warm_up: WarmUp | None = None,
+        agent_for_call: AgentFor | None = None,
     ) -> None:
+        self._agent_for_call = agent_for_call
         self.options = options or ServerOptions()
         self.host = Host(agent, self.options)
         self.access = Access(self.options)
@@ -237,7 +249,7 @@ class Server:
         try:
             self.access.check_origin(websocket.headers)
             await self._ready()
-            await serve_twilio(websocket, self.host)
+            await serve_twilio(websocket, self.host, agent_for=self._agent_for_call)
         except VoiceError as error:
             await self._deny(websocket, error)
 

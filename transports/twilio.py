@@ -104,7 +104,7 @@ async def _converse(websocket: WebSocket, host: Host, agent_for: AgentFor | None
         if isinstance(event, SessionEnded):
             end(event.reason)
 
-    with host.admit(f"twilio:{start.account_sid or remote}", "twilio") as slot:
+    with host.admit(f"twilio:{start.call_sid or remote}", "twilio") as slot:
         session = Session(
             host.agent if agent_for is None else agent_for(start),
             call,
