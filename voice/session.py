@@ -243,7 +243,7 @@ class Session(Controls):
                 self._feed(turns.Spoke(self._now(), answer=response.asked_for))
                 self._answering.begin(response, None)
                 return
-            if self._unshown:
+            if self._unshown and self.options.respond:
                 self._unshown.clear()
                 self._feed(turns.Typed(self._now()))
                 return

@@ -104,6 +104,8 @@ class RealtimeProtocol:
         ``audio_format``: what the transport will let it hear; ``None``: what the client's events hold.
         """
         config = self.config
+        if config.type == "transcription":
+            agent = replace(agent, greeting=None)
         self._narrator.use_format(config.output_format)
         self._agent_tools = agent.tool_table()
         self._session = Session(
