@@ -80,6 +80,7 @@ class RealtimeHttp:
                 sdp,
                 grant,
                 client=grant.client,
+                model=request.query_params.get("model"),
                 config=config,
                 extensions=request.query_params.get("extensions") == "1",
             )

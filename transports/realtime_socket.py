@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from transports.access import Grant, Refused
+from transports.first_settings import first_settings
 from transports.hosting import Host, Slot
 from transports.outgoing import Outgoing
-from transports.realtime.config import SessionConfig
 from transports.realtime.errors import RealtimeError
 from transports.realtime.protocol import RealtimeProtocol
 from transports.webrtc import Calls
@@ -39,26 +38,6 @@ _CLOSE_CODES: dict[str, int] = {
     "replaced": 1008,
 }
 """By the reason a session ended (RFC 6455 and its registry); all others end normally."""
-
-
-def session_config(
-    host: Host, slot: Slot, grant: Grant, model: str | None, given: Mapping[str, object] | None = None
-) -> SessionConfig:
-    """The settings a conversation begins with: the agent's, those of the client's secret, those that came with it.
-
-    Raises:
-        RealtimeError: Settings that can't be used.
-    """
-    config = SessionConfig.of(
-        host.agent,
-        session_id=slot.id,
-        model=model or host.agent.stages.model.name,
-        expires_at=int(datetime.now(UTC).timestamp() + host.options.session_s),
-    )
-    for settings in (given, grant.config):
-        if settings is not None:
-            config = config.updated({"type": config.type, **settings}, first=True)
-    return config
 
 
 class Connections:
@@ -170,7 +149,7 @@ class Connection:
     ) -> None:
         query = websocket.query_params
         given = {"type": "transcription"} if query.get("intent") == "transcription" else None
-        config = session_config(host, slot, grant, query.get("model"), given)
+        config = first_settings(host, slot, grant, model=query.get("model"), given=given)
         self.token = secrets.token_urlsafe(24)
         self._host, self._slot, self._resumable = host, slot, resumable
         self._outgoing = Outgoing(self._overflowed)

@@ -12,12 +12,12 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from aiortc import RTCConfiguration, RTCDataChannel, RTCIceServer, RTCPeerConnection, RTCSessionDescription
 from aiortc.exceptions import InvalidStateError, OperationError
 
 from transports.access import Grant
+from transports.first_settings import first_settings
 from transports.hosting import Host, Slot
 from transports.realtime.config import SessionConfig
 from transports.realtime.errors import RealtimeError
@@ -98,7 +98,7 @@ class Calls:
         offered = read_offer(sdp)
         slot = self._host.admit(client, "webrtc")
         try:
-            settings = _settings(self._host, slot, model, config)
+            settings = first_settings(self._host, slot, grant, model=model, given=config)
             call = Call(f"rtc_{secrets.token_hex(16)}", self._host, slot, grant, settings, extensions)
         except BaseException:
             slot.release()
@@ -362,18 +362,3 @@ class Call:
         if self.reason is None and reason in _FAREWELLS:
             self.protocol.fail(RealtimeError(_FAREWELLS[reason], code="session_expired"))
         self.end(reason)
-
-
-def _settings(host: Host, slot: Slot, model: str | None, given: Mapping[str, object] | None) -> SessionConfig:
-    """The settings a call begins with: the agent's, and those that came with the offer.
-
-    Raises:
-        RealtimeError: Settings that can't be used.
-    """
-    config = SessionConfig.of(
-        host.agent,
-        session_id=slot.id,
-        model=model or host.agent.stages.model.name,
-        expires_at=int(datetime.now(UTC).timestamp() + host.options.session_s),
-    )
-    return config if given is None else config.updated({"type": config.type, **given}, first=True)
