@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from transports.realtime.errors import RealtimeError
@@ -40,6 +41,7 @@ class Conversation:
         self._most = most
         self._items: dict[str, Placed] = {}
         self._order: list[str] = []
+        self._wordless: set[str] = set()  # spoken items whose words are still to come, deleted ones too
 
     def __contains__(self, item_id: str) -> bool:
         return item_id in self._items
@@ -93,11 +95,22 @@ class Conversation:
         if self._items.pop(item_id, None) is not None:
             self._order.remove(item_id)
 
-    def entry_before(self, item_id: str | None) -> Entry | None:
+    def await_words(self, item_id: str) -> None:
+        """The words of a spoken item are still to come."""
+        self._wordless.add(item_id)
+
+    def has_words(self, item_id: str) -> bool:
+        """The words of a spoken item are known now; returns whether somebody still wants them: not when the item was
+        deleted meanwhile."""
+        awaited = item_id in self._wordless
+        self._wordless.discard(item_id)
+        return item_id in self._items or not awaited
+
+    def last_before(self, item_id: str | None, entry_of: Callable[[Placed], Entry | None]) -> Entry | None:
         """The history's entry of that item, or of the nearest one before it that has any."""
         index = self._order.index(item_id) if item_id in self._items else -1
         while index >= 0:
-            entry = self._items[self._order[index]].entry
+            entry = entry_of(self._items[self._order[index]])
             if entry is not None:
                 return entry
             index -= 1

@@ -12,7 +12,7 @@ from transports.realtime.conversation import Placed, with_transcript
 from transports.realtime.events import new_id
 from transports.realtime.items import OutputAudio
 from transports.realtime.response import WireResponse
-from transports.realtime.response_request import ResponseRequest
+from transports.realtime.response_request import ResponseRequest, read_response_request
 from voice import g711
 from voice.audio import AudioFormat, Resampler
 from voice.chat import SystemEntry
@@ -69,9 +69,9 @@ class Narrator:
         self._requests: dict[str, ResponseRequest] = {}  # of answers that wait for the floor
         self._requesting: ResponseRequest | None = None
         self._announced: set[str] = set()  # user items whose speech was told of and that are not committed
-        self._stopped_ms: int = 0
+        self._stopped_ms: int | None = None  # where the user's speech ended; None while they speak
         self._forgetting = False
-        self._lost: str | None = None
+        self._lost: tuple[str, str] | None = None  # a user's item whose words were lost, and why
         self._cut: ResponseEnded | None = (
             None  # waits for the speech_started that must come before its close-out
         )
@@ -165,7 +165,7 @@ class Narrator:
             case ResponseStarted():
                 request = self._requests.pop(event.response_id, None) or self._requesting
                 self._requesting = None
-                self._begin(event, request or self._protocol.config.response_request(None))
+                self._begin(event, request or read_response_request(self._protocol.config, None))
             case ToolArguments():
                 response = self._live(event.response_id)
                 if response is not None and self._is_clients(response, event.name):
@@ -213,6 +213,7 @@ class Narrator:
     # ------------------------------------------------------------ the user
 
     def _speech_started(self, event: SpeechStarted) -> None:
+        self._stopped_ms = None
         automatic = self._protocol.config.turn_detection is not None
         if automatic and event.item_id not in self._announced:
             self._announced.add(event.item_id)
@@ -222,16 +223,26 @@ class Narrator:
             cut, self._cut = self._cut, None
             self._close_out(cut)
 
+    def speech_stopped(self, item_id: str) -> None:
+        """The user's turn is over: if its begin was told, its end is told too."""
+        if item_id in self._announced:
+            self._announced.discard(item_id)
+            end_ms = self._stopped_ms
+            if end_ms is None:
+                end_ms = int(self._protocol.session.stream_s * 1000)
+            self._emit("input_audio_buffer.speech_stopped", item_id=item_id, audio_end_ms=end_ms)
+
     def _user_said(self, event: UserSaid) -> None:
         """The turn is certain. Only now it is told that the user stopped: until now they could go on."""
         if self._forgetting:
             return
         conversation = self._protocol.conversation
-        if event.item_id in self._announced:
-            self._announced.discard(event.item_id)
-            self._emit(
-                "input_audio_buffer.speech_stopped", item_id=event.item_id, audio_end_ms=self._stopped_ms
-            )
+        self.speech_stopped(event.item_id)
+        if not conversation.has_words(event.item_id):  # the client deleted it before they were known
+            entry = self._protocol.session.chat.find(event.item_id)
+            if entry is not None:
+                self._protocol.session.remove(entry)
+            return
         if event.item_id not in conversation:
             self._protocol.place_spoken(event.item_id)
         placed = conversation.get(event.item_id)
@@ -246,8 +257,8 @@ class Narrator:
         if self._protocol.config.transcription is None:
             return
         kind = "conversation.item.input_audio_transcription."
-        if lost is not None and not event.text:
-            error = {"type": "server_error", "code": "transcription_failed", "message": lost}
+        if lost is not None and lost[0] == event.item_id and not event.text:
+            error = {"type": "server_error", "code": "transcription_failed", "message": lost[1]}
             self._emit(kind + "failed", item_id=event.item_id, content_index=0, error=error)
             return
         if event.text:
@@ -383,7 +394,8 @@ class Narrator:
 
     def _tell_truncated(self, message: Placed, event: ResponseEnded) -> None:
         """We know what was played, so the cut is ours to tell."""
-        if any(isinstance(part, OutputAudio) for part in message.item.content):
+        spoken = any(isinstance(part, OutputAudio) for part in message.item.content)
+        if spoken and self._protocol.conversation.get(message.item.id) is message:
             message.item = with_transcript(message.item, event.heard)
             self._emit(
                 "conversation.item.truncated",
@@ -394,7 +406,7 @@ class Narrator:
 
     def _problem(self, event: Problem) -> None:
         if event.item_id is not None:
-            self._lost = event.message
+            self._lost = event.item_id, event.message
         self._tell_extension("voice.problem", message=event.message)
         log.info("a problem in a session: %s", event.kind)
 

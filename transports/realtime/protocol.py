@@ -5,6 +5,7 @@ events become the protocol's, in the documented order. It does no I/O and reads 
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -79,6 +80,7 @@ class RealtimeProtocol:
         self._narrator = Narrator(self, self._send, plays=self._plays, extensions=extensions)
         self._session: Session | None = None
         self._agent_tools: Collection[str] = ()
+        self._hears_events = True  # else the transport hears the user by itself
 
     # ------------------------------------------------------------ life
 
@@ -108,6 +110,10 @@ class RealtimeProtocol:
             agent = replace(agent, greeting=None)
         self._narrator.use_format(config.output_format)
         self._agent_tools = agent.tool_table()
+        self._hears_events = audio_format is None
+        if config.type == "transcription" and agent.greeting:
+            agent = copy.copy(agent)
+            agent.greeting = None
         self._session = Session(
             agent,
             transport,
@@ -242,6 +248,8 @@ class RealtimeProtocol:
     # ------------------------------------------------------------ audio in
 
     async def _append(self, event: events.AudioAppend) -> None:
+        if not self._hears_events:
+            raise RealtimeError("By WebRTC the user's audio comes on its own track.", param="type")
         data = events.decode_audio(event.audio)
         piece = int(_PIECE_S * self.config.input_format.rate_hz) * self.config.input_format.frame_bytes
         self.session.hear(data[:piece])
@@ -251,17 +259,17 @@ class RealtimeProtocol:
 
     def _commit(self) -> None:
         held_s = self.session.pending_s
-        item_id = None
-        if held_s >= _LEAST_COMMIT_S:
-            item_id = self.session.commit()
-        if item_id is None and held_s < _LEAST_COMMIT_S:
+        item_id = self.session.commit() if held_s >= _LEAST_COMMIT_S else None
+        if item_id is None:
             raise RealtimeError(
                 f"Error committing input audio buffer: buffer too small. Expected at least 100ms of audio, "
                 f"but buffer only has {held_s * 1000:.2f}ms of audio.",
                 code="input_audio_buffer_commit_empty",
             )
-        if item_id is not None and item_id not in self.conversation:
+        if item_id not in self.conversation:  # else its words were known already
+            self._narrator.speech_stopped(item_id)
             self.place_spoken(item_id)
+            self.conversation.await_words(item_id)
 
     def place_spoken(self, item_id: str, entry: Entry | None = None) -> None:
         """The user's audio became an item; its words may follow."""
@@ -287,6 +295,8 @@ class RealtimeProtocol:
                 code="item_create_duplicate_item_id",
                 param="item.id",
             )
+        if item.type == "function_call" and self.session.chat.find_call(item.call_id or "") is not None:
+            raise _call_taken(item.call_id)
         placed = Placed(replace(item, status="completed"))
         if item.type == "function_call_output":
             placed.entry = self._take_output(item)
@@ -298,7 +308,7 @@ class RealtimeProtocol:
 
     def _enter(self, entry: Entry, item: Item, previous: str | None, asked: str | None) -> None:
         """Put an entry into the history where its item is in the conversation."""
-        after = None if asked is None else self.conversation.entry_before(previous)
+        after = None if asked is None else self.conversation.last_before(previous, self._kept_entry)
         first = asked is not None and after is None
         spoken = b"".join(
             part.audio
@@ -309,6 +319,7 @@ class RealtimeProtocol:
             audio_format = self.config.input_format
             pcm = resample(Decoder(audio_format).decode(spoken), audio_format.rate_hz, ASR_RATE_HZ)
             self.session.add_spoken(entry, pcm, after=after, first=first)
+            self.conversation.await_words(item.id)
         else:
             self.session.add(entry, after=after, first=first)
 
@@ -348,6 +359,11 @@ class RealtimeProtocol:
         if placed.item.role == "assistant" and placed.response_id is not None:
             return list(self._said(placed.response_id))
         return [] if placed.entry is None else [placed.entry]
+
+    def _kept_entry(self, placed: Placed) -> Entry | None:
+        """The last entry of an item that the history still holds."""
+        kept = [e for e in self._entries_of(placed) if any(e is one for one in self.session.chat.entries)]
+        return kept[-1] if kept else None
 
     def _said(self, response_id: str) -> list[AgentEntry]:
         entries = self.session.chat.entries
@@ -396,19 +412,29 @@ class RealtimeProtocol:
 
     def _input_of(self, request: ResponseRequest) -> list[Entry]:
         entries: list[Entry] = []
-        outputs: dict[str, str] = {}
         for one in request.input or ():
             if isinstance(one, ItemReference):
                 placed = self._placed(one.id, "invalid_value")
-                entries += [e for e in self._entries_of(placed) if e not in entries]
+                entries += [e for e in self._entries_of(placed) if not any(e is known for known in entries)]
             elif one.type == "function_call_output":
-                outputs[one.call_id or ""] = one.output or ""
+                self._fill_call(entries, one)
             else:
+                if one.type == "function_call" and _call_in(entries, one.call_id) is not None:
+                    raise _call_taken(one.call_id)
                 entries.append(entry_of(one))
-        for entry in entries:
-            if isinstance(entry, ToolEntry) and entry.output is None and entry.call.call_id in outputs:
-                entry.fill(outputs[entry.call.call_id])
         return entries
+
+    def _fill_call(self, entries: list[Entry], item: Item) -> None:
+        """Give a call of a response's input its output there, and only there: the call may be the conversation's."""
+        index = _call_in(entries, item.call_id)
+        if index is None:
+            raise RealtimeError(
+                f"There is no function call '{item.call_id}' in the input.", param="response.input"
+            )
+        call = entries[index]
+        assert isinstance(call, ToolEntry)
+        entries[index] = filled = replace(call, returned=asyncio.Event())
+        filled.fill(item.output or "")
 
     def _cancel(self, response_id: str | None) -> None:
         target = self._narrator.cancellable(response_id)
@@ -423,3 +449,13 @@ class RealtimeProtocol:
         if not self._narrator.plays:
             raise RealtimeError("output_audio_buffer.clear is for WebRTC.", param="type")
         self.session.interrupt()
+
+
+def _call_in(entries: list[Entry], call_id: str | None) -> int | None:
+    """Where among entries a function call is."""
+    found = (i for i, e in enumerate(entries) if isinstance(e, ToolEntry) and e.call.call_id == call_id)
+    return next(found, None)
+
+
+def _call_taken(call_id: str | None) -> RealtimeError:
+    return RealtimeError(f"There is a function call '{call_id}' already.", param="item.call_id")

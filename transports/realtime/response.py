@@ -24,6 +24,7 @@ class _Output:
 
     placed: Placed
     index: int
+    previous: str | None = None  # the item before it in the conversation
     text: str = ""
     open: bool = True
     delta_prefix: str = ""  # of audio events, all but their id and data
@@ -90,8 +91,8 @@ class WireResponse:
             item=wire_item(item),
         )
         if self._conversation is not None:
-            previous = self._conversation.add(placed)
-            self._emit("conversation.item.added", previous_item_id=previous, item=wire_item(item))
+            output.previous = self._conversation.add(placed)
+            self._emit("conversation.item.added", previous_item_id=output.previous, item=wire_item(item))
         return output
 
     def _message(self) -> _Output:
@@ -218,7 +219,7 @@ class WireResponse:
         output.open = False
         item = wire_item(output.placed.item)
         if self._conversation is not None:
-            self._emit("conversation.item.done", item=item)
+            self._emit("conversation.item.done", previous_item_id=output.previous, item=item)
         self._emit(
             "response.output_item.done", response_id=self.response_id, output_index=output.index, item=item
         )
