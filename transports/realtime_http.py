@@ -57,7 +57,8 @@ class RealtimeHttp:
             expose_headers=["Location"],
             max_age=600,
         )
-        return [
+        ice = Route("/v1/realtime/ice_servers", self._ice_servers)
+        return [ice] + [
             Route(f"{base}{path}", endpoint, methods=["POST", "OPTIONS"], middleware=[cors])
             for base in ("/v1/realtime", "/openai/v1/realtime")
             for path, endpoint in (
@@ -68,6 +69,16 @@ class RealtimeHttp:
                 ("/client_secrets", self._client_secret),
             )
         ]
+
+    async def _ice_servers(self, request: Request) -> Response:
+        """For our own page: how its browser finds a path to us."""
+        self.access.check_token(request.headers, remote_address(request))
+        servers = [
+            {"urls": list(s.urls), "username": s.username, "credential": s.credential}
+            for s in self.host.options.ice_servers
+        ]
+        shown = [{key: value for key, value in server.items() if value is not None} for server in servers]
+        return json_response({"ice_servers": shown})
 
     async def _call(self, request: Request) -> Response:
         """An SDP offer becomes a call: 201 with the answer, and its address in ``Location``."""

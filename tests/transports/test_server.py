@@ -14,6 +14,7 @@ from served import BEARER, TOKEN, Place, empty, event, place, run
 from talk import make_agent
 
 from transports import realtime_http, server
+from transports.options import IceServer
 from transports.server import app
 from transports.serving import listen, running
 from voice.errors import EngineFailed
@@ -391,3 +392,15 @@ def test_pages_of_allowed_origins_may_read_the_answer_and_others_may_not() -> No
                 assert "access-control-allow-origin" not in evil.headers
 
     run(work)
+
+
+def test_the_page_is_told_the_ice_servers_and_strangers_are_not() -> None:
+    async def main() -> None:
+        turn = IceServer(("turn:turn.example.org",), "me", "secret")
+        async with place(tokens=(TOKEN,), ice_servers=(turn,)) as it:
+            assert (await it.http.get("/v1/realtime/ice_servers")).status_code == 401
+            told = (await it.http.get("/v1/realtime/ice_servers", headers=BEARER)).json()
+            server = {"urls": ["turn:turn.example.org"], "username": "me", "credential": "secret"}
+            assert told == {"ice_servers": [server]}
+
+    run(main)

@@ -18,7 +18,7 @@ const url = (path) => new URL(path, document.baseURI);
  * @returns {Promise<WebRtcCall>}
  */
 export async function openWebRtc({ context, microphone, token, on, signal }) {
-  const call = new WebRtcCall(context, microphone, token, on);
+  const call = new WebRtcCall(context, microphone, token, on, await iceServers(token, signal));
   try {
     await call.open(signal);
   } catch (error) {
@@ -28,8 +28,15 @@ export async function openWebRtc({ context, microphone, token, on, signal }) {
   return call;
 }
 
+/** The STUN and TURN servers that the server knows of; none on one network. */
+async function iceServers(token, signal) {
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const answer = await fetch(url("v1/realtime/ice_servers"), { headers, signal }).catch(() => null);
+  return answer?.ok ? (await answer.json()).ice_servers : []; // the offer tells what else is wrong
+}
+
 class WebRtcCall {
-  #peer = new RTCPeerConnection();
+  #peer;
   #channel;
   #context;
   #on;
@@ -39,7 +46,8 @@ class WebRtcCall {
   #disconnected = 0;
   #closed = false;
 
-  constructor(context, microphone, token, on) {
+  constructor(context, microphone, token, on, iceServers) {
+    this.#peer = new RTCPeerConnection({ iceServers });
     this.#context = context;
     this.#token = token;
     this.#on = on;
