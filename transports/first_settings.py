@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 from transports.access import Grant
 from transports.hosting import Host, Slot
 from transports.realtime.config import SessionConfig
+from transports.realtime.errors import RealtimeError
+
+MODEL_CHARS = 256
 
 
 def first_settings(
@@ -26,8 +29,10 @@ def first_settings(
         given: What came with the connection.
 
     Raises:
-        RealtimeError: Settings that can't be used.
+        RealtimeError: Settings that can't be used, or a name that is too long.
     """
+    if model is not None and not 1 <= len(model) <= MODEL_CHARS:
+        raise RealtimeError(f"a model's name has 1 to {MODEL_CHARS} characters", param="model")
     config = SessionConfig.of(
         host.agent,
         session_id=slot.id,

@@ -166,6 +166,8 @@ def _bounded(receive: Receive, limit: int, within_s: float) -> Receive:
                 message = await receive()
         except TimeoutError:
             raise Refused(408, "timeout", f"the body did not arrive within {within_s:g} s") from None
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "disconnected", "the body did not arrive in full")
         size += len(message.get("body", b""))
         if size > limit:
             raise Refused(413, "request_too_large", f"a body has at most {limit} bytes")

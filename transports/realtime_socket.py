@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
@@ -15,7 +16,8 @@ from transports.hosting import Host, Slot
 from transports.outgoing import Outgoing
 from transports.realtime.errors import RealtimeError
 from transports.realtime.protocol import RealtimeProtocol
-from transports.webrtc import Calls
+from transports.webrtc import Call, Calls
+from voice.errors import Overloaded
 from voice.events import SessionEnded, SessionEvent
 from voice.interfaces import Capabilities, Pcm16
 
@@ -26,9 +28,13 @@ AHEAD_S = 1.0
 """A burst of a second, then at most a second ahead of the ear: what is on its way can't be called back."""
 _MOST_UNWRITTEN_S = 1.0
 """The session's sender waits while so much audio has not been taken by the socket."""
+_IN_ORDER = (1000, 1005)
+"""Close codes of a client that is done; 1005: it gave none."""
 _BURST_MESSAGES = 16
 """After so many messages in a row other connections get the loop."""
 _CLOSE_S = 2.0
+_MOST_ATTACHED = 4
+"""WebSockets that share one WebRTC call: none of them counts as a conversation."""
 
 _CLOSE_CODES: dict[str, int] = {
     "draining": 1012,
@@ -52,6 +58,7 @@ class Connections:
         self._host, self._calls = host, calls
         self._resumable: dict[str, Connection] = {}
         self._lingering: set[asyncio.Task[None]] = set()
+        self._attached: Counter[str] = Counter()  # sockets by call
 
     async def serve(self, websocket: WebSocket, grant: Grant) -> None:
         """Hold a conversation, or join one. The query may have:
@@ -108,22 +115,36 @@ class Connections:
         call = self._calls.get(call_id)
         if call is None:
             raise Refused(404, "call_not_found", f"there is no call '{call_id[:64]}'")
-        await websocket.accept(_subprotocol(websocket))
-        lost = asyncio.Event()
-        outgoing = Outgoing(lost.set)
-        writer = asyncio.get_running_loop().create_task(outgoing.write(websocket.send_text))
+        if self._attached[call_id] >= _MOST_ATTACHED:
+            raise Overloaded(f"{_MOST_ATTACHED} sockets are attached to the call already, the most allowed")
+        self._attached[call_id] += 1
+        try:
+            await websocket.accept(_subprotocol(websocket))
+            await self._share(websocket, call)
+        finally:
+            self._attached[call_id] -= 1
+            if not self._attached[call_id]:
+                del self._attached[call_id]
+
+    async def _share(self, websocket: WebSocket, call: Call) -> None:
+        """Until the call is over, the socket is gone, or it leaves too many events unread."""
+        loop = asyncio.get_running_loop()
+        outgoing = Outgoing(lambda: None)  # it closes itself, which ends the writer
+        writer = loop.create_task(outgoing.write(websocket.send_text), name="attached writer")
+        reader = loop.create_task(_obey(websocket, call), name="attached reader")
+        over = loop.create_task(call.over())
         call.protocol.add_listener(outgoing.put)
         try:
-            async for message in _messages(websocket):
-                await call.protocol.receive(message)
-                if call.session.ended is not None or lost.is_set():
-                    break
-        except WebSocketDisconnect:
-            pass
+            await asyncio.wait({writer, reader, over}, return_when=asyncio.FIRST_COMPLETED)
+            slow = writer.done() and not writer.cancelled() and writer.exception() is None
+            if over.done() and not writer.done():
+                await outgoing.flush(_CLOSE_S)
         finally:
             call.protocol.remove_listener(outgoing.put)
-            writer.cancel()
-            await _close(websocket, 1000, "")
+            for task in (writer, reader, over):
+                task.cancel()
+            await asyncio.wait({writer, reader, over})
+        await _close(websocket, _CLOSE_CODES["slow_client"] if slow else 1000, "")
 
     async def close(self) -> None:
         """End what waits for its client."""
@@ -164,6 +185,7 @@ class Connection:
             host.agent, self, on_event=self._tell, scope=host.scope, executor=host.executor
         )
         self._sockets = 0
+        self._claims = 0
         self._talking = asyncio.Lock()
         self._replaced = asyncio.Event()
         self._returned = asyncio.Event()
@@ -185,11 +207,15 @@ class Connection:
     async def talk(self, websocket: WebSocket) -> bool:
         """Hold the conversation by this socket; returns whether it broke, rather than being closed."""
         await websocket.accept(_subprotocol(websocket))
-        self._replaced.set()  # two claims: the newer wins
+        self._claims = claim = self._claims + 1  # the newest wins
+        self._replaced.set()
         self._returned.set()
         self._sockets += 1
         try:
             async with self._talking:
+                if claim != self._claims:  # a newer one came while this one waited
+                    await _close(websocket, _CLOSE_CODES["replaced"], "replaced")
+                    return False
                 self._replaced = replaced = asyncio.Event()
                 return await self._talk(websocket, replaced)
         finally:
@@ -207,7 +233,7 @@ class Connection:
             await asyncio.wait({writer, reader, *ends}, return_when=asyncio.FIRST_COMPLETED)
             if self._ended.is_set() and not writer.done():
                 await self._outgoing.flush(_CLOSE_S)
-            gone = reader.done() and reader.result() == 1000
+            gone = reader.done() and reader.result() in _IN_ORDER
             return not (self._ended.is_set() or replaced.is_set() or gone)
         finally:
             for task in (writer, reader, *ends):
@@ -300,6 +326,24 @@ class Connection:
             await self.session.close("disconnected")
         finally:
             self._slot.release()
+
+
+async def _obey(websocket: WebSocket, call: Call) -> None:
+    """Hand what an attached client sends to the call's protocol until the client is gone."""
+    count = 0
+    try:
+        async for message in _messages(websocket):
+            if not await call.begun():
+                return
+            await call.protocol.receive(message)
+            count += 1
+            if count % _BURST_MESSAGES == 0:
+                await asyncio.sleep(0)
+    except WebSocketDisconnect:
+        return
+    except Exception:
+        log.exception("%s: a message could not be carried out", call.session.session_id)
+        call.end("failed")
 
 
 async def _messages(websocket: WebSocket) -> AsyncIterator[str | bytes]:

@@ -25,6 +25,7 @@ from voice.errors import BadRequest, VoiceError
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendEvent
+    from websockets.frames import Frame
 
 log = logging.getLogger("voice.server")
 
@@ -42,6 +43,19 @@ OTHER_CONNECTIONS = 256
 
 LINGER_S = 5.0
 """How long a WebSocket whose conversation is over may take to go away."""
+
+READ_BYTES = 16 * 1024
+"""What a WebSocket takes from the network at once. The smallest frames have 6 bytes, and each takes some 7 µs to parse:
+more of them would keep the event loop from all others for too long."""
+
+MOST_FRAGMENTS = 16_384
+"""Frames of one message: at least 1 kB each in one of 16 MiB."""
+
+MOST_UNTAKEN_BYTES = 8 * 2**20
+"""A peer that pings while it leaves this much unread is cut off. More than our longest event has."""
+
+SEND_BUFFER_BYTES = 128 * 1024
+"""Of a connection, in the kernel (which doubles it): two to four seconds of speech as base64."""
 
 PING_S = 20.0
 """A WebSocket is pinged this often and must answer within the same time: a peer that is gone is noticed."""
@@ -150,6 +164,8 @@ def _bound(family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> s
         raise _NotHere from None
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # taken over by accepted connections: the kernel's own choice of some MB would hide a peer that reads nothing
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         made.bind(address)
@@ -249,8 +265,28 @@ class GuardedHttp(H11Protocol):
             self._timer.cancel()
 
 
-class GuardedWebSocket(WebSocketsSansIOProtocol):
-    """A WebSocket that goes away even if its peer takes nothing any more."""
+class GuardedWebSocket(WebSocketsSansIOProtocol, asyncio.BufferedProtocol):
+    """A WebSocket that goes away even if its peer takes nothing any more, and that takes little at a time."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._came = bytearray(READ_BYTES)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._came
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._came[:nbytes]))
+
+    def handle_ping(self) -> None:
+        super().handle_ping()
+        if self.transport.get_write_buffer_size() > MOST_UNTAKEN_BYTES:
+            self.transport.abort()  # it pings and takes no answers; they would pile up without bound
+
+    def handle_cont(self, event: Frame) -> None:
+        super().handle_cont(event)
+        if len(self.frames) > MOST_FRAGMENTS:
+            self.transport.abort()
 
     async def send(self, message: ASGISendEvent) -> None:
         await super().send(message)

@@ -104,7 +104,10 @@ async def _converse(websocket: WebSocket, host: Host, agent_for: AgentFor | None
         if isinstance(event, SessionEnded):
             end(event.reason)
 
-    with host.admit(f"twilio:{start.call_sid or remote}", "twilio") as slot:
+    # calls count one by one where they are certainly Twilio's; else the caller could invent as many as fit
+    signed = host.options.twilio_auth_token is not None
+    client = f"twilio:{start.call_sid}" if signed else f"address {remote}"
+    with host.admit(client, "twilio") as slot:
         session = Session(
             host.agent if agent_for is None else agent_for(start),
             call,

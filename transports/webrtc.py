@@ -159,6 +159,7 @@ class Call:
         self._opened = asyncio.Event()
         self._connected = asyncio.Event()
         self._started = False
+        self._begun = asyncio.Event()
         self.protocol = RealtimeProtocol(
             settings,
             self._send,
@@ -215,6 +216,14 @@ class Call:
             self.reason = reason
             self._ending.set()
 
+    async def begun(self) -> bool:
+        """Whether the conversation has begun; waits for it while the peer connects."""
+        return self._begun.is_set() or await self._unless_ended(self._begun, CONNECT_S + CHANNEL_S)
+
+    async def over(self) -> None:
+        """Returns when the call begins to end."""
+        await self._ending.wait()
+
     async def close(self, reason: str) -> None:
         """End the call; returns when nothing of it is left."""
         self.end(reason)
@@ -247,6 +256,7 @@ class Call:
         await self.session.start()
         self._slot.bind(self.session, self._told_to_end)
         self._track.ear = self.session.playout
+        self._begun.set()
 
     async def _connect(self) -> bool:
         """Wait until the peer is connected, and a moment for its data channel."""

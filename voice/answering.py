@@ -80,11 +80,11 @@ class Answering:
         text: str | None = None,
         parts: Parts | None = None,
         asked_for: bool = False,
+        waits: bool = False,
     ) -> Response:
         """An answer that is not live yet, under ``scope``. One that may have to wait for the floor has its hard end
         from :meth:`begin` on."""
         self._made += 1
-        waits = text is not None or asked_for
         return Response(
             parts or self._parts,
             self._owner,
@@ -124,7 +124,7 @@ class Answering:
         Raises:
             Overloaded: Too much is waiting.
         """
-        return self._wait(self.new(scope, text=text))
+        return self._wait(self.new(scope, text=text, waits=True))
 
     def _wait(self, response: Response) -> Response:
         if len(self._waiting) >= _MOST_SAYS:
@@ -145,7 +145,8 @@ class Answering:
         else:
             parts = self._plain_parts.using(options, self._plain_parts.chat.aside(entries, recorded=recorded))
         if recorded or options.speak:
-            return self._wait(self.new(scope, parts=parts, asked_for=True))
+            # one beside the conversation answers no turn of the user's
+            return self._wait(self.new(scope, parts=parts, asked_for=recorded, waits=True))
         if len(self._asides) >= _MOST_ASIDES:
             raise Overloaded(f"{_MOST_ASIDES} answers are being written beside the conversation already")
         response = self.new(scope, parts=parts)

@@ -202,11 +202,11 @@ def _serve(args: argparse.Namespace) -> int:
     port = sockets[0].getsockname()[1]
     ready = partial(_announce, agent, args.host, port, bool(options.tokens))
     drained = asyncio.run(serve(server, sockets, on_ready=ready))
-    if not drained:  # asked twice: a tool that still runs in a thread would hold the interpreter up
-        sys.stdout.flush()
-        os._exit(1)
-    _note("stopped")
-    return 0
+    if drained:
+        _note("stopped")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if drained else 1)  # a tool that still runs in a thread would hold the interpreter up
 
 
 async def _warm_up(stages: Stages) -> None:

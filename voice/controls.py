@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from voice import turn_events as turns
 from voice.agent import Agent
@@ -51,6 +52,7 @@ class Controls:
     _keypad: Keypad
     _keys_due: asyncio.TimerHandle | None
     _feeding: bool
+    _later: deque[tuple[Callable[[int], None], int]]
 
     def _feed(self, event: turns.TurnInput) -> None:
         raise AssertionError("a session feeds its turn taker")
@@ -149,6 +151,10 @@ class Controls:
     def clear(self) -> None:
         """Forget what the user said since the last turn."""
         self._check_live()
+        if self.taker.closing:  # the turn that was closed stays: only what came since is forgotten
+            self._later.clear()
+            self._listening.skip(self.ear.log.end)
+            return
         self._feed(turns.Cleared(self._now()))
         if self.taker.state is not State.HELD:
             self._listening.forget(self.ear.log.end)

@@ -61,6 +61,7 @@ class Listening:
         self._session, self._ear, self._answering = session, ear, answering
         self._scope, self._feed = scope, feed
         self._turn: UserTurn | None = None
+        self.item_id: str | None = None  # names the newest turn, in progress or over
         self._heard_until = 0  # audio before this index belongs to earlier turns
         self._from: int | None = None  # where the turn's audio begins; None: nothing was said yet
         self._to = 0
@@ -100,21 +101,19 @@ class Listening:
         if self._from is None:
             if not manual:
                 return False
-            self._from = self._ear.keep_from = max(self._heard_until, self._ear.log.start)
+            self._keep()
+            if self._from is None:
+                return False
         most_s = options.max_turn_s + (0.0 if manual else _REAL_TIME_MARGIN_S)
         return self._ear.log.end - self._from >= most_s * ASR_RATE_HZ
 
     @property
     def pending_s(self) -> float:
-        """Seconds of audio that belong to the turn in progress, or, without turn detection, to the next one."""
-        if self._from is None:
-            return 0.0
-        return (self._ear.log.end - self._from) / ASR_RATE_HZ
+        """Seconds of audio that belong to the turn in progress, or, without turn detection, to the next one.
 
-    @property
-    def item_id(self) -> str | None:
-        """Names the turn in progress."""
-        return None if self._turn is None else self._turn.item_id
+        A turn that was closed and waits for its words only has what it has: the rest is the next one's."""
+        start = max(self._to, self._heard_until) if self._session.taker.closing else self._from
+        return 0.0 if start is None else (self._ear.log.end - start) / ASR_RATE_HZ
 
     def end_here(self) -> bool:
         """The turn's audio ends now; returns whether there is any."""
@@ -153,6 +152,7 @@ class Listening:
             self._turn = UserTurn(
                 number, self._session.chat.new_id(), self._scope.child("turn", identity=identity)
             )
+            self.item_id = self._turn.item_id
         return self._turn
 
     def reopen(self, decision: Reopen) -> None:
@@ -265,7 +265,19 @@ class Listening:
             self._session.counters.empty_turns += 1
             self._session.emit(UserSaid(turn.item_id, ""))
 
+    def skip(self, until: int) -> None:
+        """Audio before a sample belongs to no turn but the one in progress."""
+        self._heard_until = max(self._heard_until, until)
+
     def forget(self, until: int) -> None:
         """Audio before a sample belongs to turns that are over."""
         self._heard_until = max(self._heard_until, until)
         self._from = self._ear.keep_from = None
+        if self._session.options.mode == "manual":  # what came while the last turn was closed is the next one's
+            self._keep()
+
+    def _keep(self) -> None:
+        """All audio that belongs to no turn yet is the next one's."""
+        start = max(self._heard_until, self._ear.log.start)
+        if start < self._ear.log.end:
+            self._from = self._ear.keep_from = start

@@ -443,7 +443,9 @@ class Response:
         """Ids are unique in the history, whatever the model's server hands out."""
         if call_id and call_id in attempt.call_ids:
             return attempt.call_ids[call_id]
-        known = {e.call.call_id for e in self.parts.chat.entries if isinstance(e, ToolEntry)}
+        chat = self.parts.chat
+        entries = [*chat.entries, *(() if chat.record is None else chat.record.entries)]
+        known = {e.call.call_id for e in entries if isinstance(e, ToolEntry)}
         known.update(call.call_id for call in attempt.calls)
         own = call_id if call_id and call_id not in known else self.parts.chat.new_id("call")
         if call_id:

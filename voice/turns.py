@@ -196,7 +196,7 @@ class TurnTaker:
             self.state = State.USER_SPEAKING
             turn.go_on()
             return [Reopen(turn.turn, turn.revision)]
-        if self.response_live and not self.options.interrupt and (turn is None or turn.announced):
+        if self._beside or (self.response_live and turn is None and not self.options.interrupt):
             return self._speech_beside_answer(event)
         if self.state is State.THINKING:
             self.state = State.USER_SPEAKING
@@ -214,6 +214,13 @@ class TurnTaker:
             return []
         turn.go_on()
         return [Reopen(turn.turn, turn.revision)]
+
+    def _announce_beside(self, turn: _Open) -> list[Decision]:
+        """The sound over the answer is a turn, and the answer goes on."""
+        turn.announced = True
+        released: list[Decision] = [Release()] if self.state is State.HELD else []
+        self.state, self._hold_until = State.SPEAKING, None
+        return [OpenTurn(turn.turn, turn.revision), *released]
 
     def _owe_cut_answer(self) -> None:
         """The answer that is cut now was wanted: the next one covers its question too."""
@@ -345,6 +352,8 @@ class TurnTaker:
         elif self._beside:
             return self._settle(now)
         elif self.state in (State.SPEAKING, State.HELD) and turn is not None:
+            if not self.options.interrupt:  # since it began: it can't interrupt any more
+                return self._announce_beside(turn)
             return self._judge_sound(now, turn, event.voiced_until)
         elif self.state is State.LISTENING and self._idle_at is not None and now >= self._idle_at:
             self._idle_at = None
@@ -451,11 +460,7 @@ class TurnTaker:
         turn = self._open
         assert turn is not None
         if not turn.announced:  # a sound that was being judged: it is the turn, and the answer goes on
-            turn.announced = True
-            decisions += [OpenTurn(turn.turn, turn.revision)] + (
-                [Release()] if self.state is State.HELD else []
-            )
-            self.state, self._hold_until = State.SPEAKING, None
+            decisions += self._announce_beside(turn)
         turn.forced = True
         if turn.end is None:
             turn.end = now
@@ -467,8 +472,10 @@ class TurnTaker:
 
     def _cleared(self) -> list[Decision]:
         turn = self._open
-        if turn is None or not turn.announced:
+        if turn is None or turn.forced:  # a turn that was closed from outside is no longer in the buffer
             return []
+        if not turn.announced:
+            return self._false_alarm() if self.state is State.SPEAKING else []
         self._open = None
         return self._closed_empty(turn)
 

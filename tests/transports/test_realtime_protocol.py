@@ -568,3 +568,20 @@ def test_a_large_append_is_heard_whole() -> None:
             assert client.session.pending_s == pytest.approx(30.0, abs=0.01)
 
     run_virtual(main())
+
+
+def test_a_locked_page_learns_that_a_tool_runs_and_not_what_it_says() -> None:
+    @tool
+    async def lookup(name: str) -> str:
+        """Looks something up."""
+        return f"the secret of {name}"
+
+    async def main() -> None:
+        agent = make_agent([[ToolCall("c9", "lookup", '{"name": "private"}')], "Done."], tools=[lookup])
+        async with call(agent, extensions=True, bound={"instructions": "hidden"}) as client:
+            await client.send("response.create")
+            await client.until("voice.tool_ended")
+            assert client.of("voice.tool_started")[0]["name"] == "lookup"
+            assert "private" not in json.dumps(client.events) and "secret" not in json.dumps(client.events)
+
+    run_virtual(main())

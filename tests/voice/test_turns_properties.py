@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,7 +44,8 @@ from voice.turns import State, TurnTaker
 class Caller:
     """Feeds a taker as a session would, with a clock that only goes forward, and checks every decision.
 
-    It keeps its own idea of what is open: the turn that was announced, the guess, the answer, the hold.
+    It keeps its own idea of what is open: the turn that was announced, the guess, the answer, the hold, and whether
+    a question waits for the end of the live answer.
     """
 
     def __init__(self, taker: TurnTaker) -> None:
@@ -56,10 +58,19 @@ class Caller:
         self.committed: set[int] = set()
         self.guess: tuple[int, int, str] | None = None
         self.live = self.held = False
-        self.says = False
+        self.owed = False
+        self.later: deque[TurnInput] = deque()  # edges behind a turn that is being closed
         taker.listen(0.0)
 
     def feed(self, event: TurnInput) -> None:
+        if isinstance(event, SpeechBegan | SpeechPaused) and self.taker.closing:
+            self.later.append(event)
+            return
+        self.tell(event)
+        while self.later and not self.taker.closing:
+            self.tell(self.later.popleft())
+
+    def tell(self, event: TurnInput) -> None:
         if isinstance(event, Spoke):  # the session says things only in silence
             if self.taker.state is not State.LISTENING:
                 return
@@ -92,16 +103,26 @@ class Caller:
                 self.guess = None
             case Guess(turn, revision, text):
                 assert self.announced == turn and not self.live
+                assert self.taker.options.respond, "a guess at an answer that nobody will give"
                 assert text.strip()
                 assert any(k[0] == turn and done for k, done in self.asked.items()), "a guess without words"
                 self.guess = (turn, revision, text)
-            case Commit(turn, revision, text):
+            case Commit(turn, revision, text, respond):
                 assert self.announced == turn and turn not in self.committed
                 assert text.strip()
-                assert not self.live, "two answers at once"
-                assert self.guess in (None, (turn, revision, text)), "the guess kept is not the one committed"
+                if self.live:
+                    assert not respond, "two answers at once"
+                    self.owed = self.owed or self.taker.options.respond
+                else:
+                    assert respond or not (self.taker.options.respond or self.owed), (
+                        "a question is left unanswered"
+                    )
+                    assert self.guess in (None, (turn, revision, text)), (
+                        "the guess kept is not the one committed"
+                    )
+                    self.live, self.owed = respond, self.owed and not respond
                 self.committed.add(turn)
-                self.announced, self.guess, self.live = None, None, True
+                self.announced, self.guess = None, None
             case CloseEmpty(turn, announced):
                 assert (self.announced == turn) == announced
                 assert turn not in self.committed
@@ -109,9 +130,10 @@ class Caller:
             case Respond():
                 assert not self.live, "two answers at once"
                 assert self.announced is None
-                self.live = True
+                self.live, self.owed = True, False
             case Hold():
                 assert self.live and not self.held
+                assert self.announced is None and self.taker.options.interrupt
                 self.held = True
             case Release():
                 assert self.live and self.held
@@ -130,18 +152,22 @@ class Caller:
         assert (taker.state is State.HELD) == self.held
         if taker.state in (State.USER_SPEAKING, State.MAYBE_DONE):
             assert self.announced is not None
-        elif taker.state in (State.LISTENING, State.THINKING):
+        elif taker.state in (State.LISTENING, State.HELD):
             assert self.announced is None
+        if taker.state is State.LISTENING:
+            assert not self.owed, "nobody speaks, and a question is not answered"
         waits_for_words = any(not done for done in self.asked.values())
+        manual = taker.options.mode == "manual"
         match taker.state:
             case State.MAYBE_DONE:
                 assert taker.wake_at is not None or waits_for_words, "nothing will ever end this turn"
             case State.HELD:
                 assert taker.wake_at is not None, "nothing will ever end this silence"
             case State.USER_SPEAKING:
-                assert taker.wake_at is not None or not self.voice_on or taker.options.mode == "manual"
+                assert taker.wake_at is not None or not self.voice_on or manual
             case _:
-                pass  # the user, the owner or the answer's end will come
+                beside = self.announced is not None  # a turn beside the live answer
+                assert not beside or taker.wake_at is not None or waits_for_words or manual
 
     def act(self, action: str, step_s: float, text: str) -> None:
         self.now += step_s
@@ -181,10 +207,23 @@ class Caller:
                 self.feed(Stopped(now))
             case "spoke":
                 self.feed(Spoke(now))
+            case "answers":
+                self.feed(Spoke(now, answer=True))
             case "manual" | "automatic":
-                self.taker.configure(replace(self.taker.options, mode=action))
+                self.configure(mode=action)
+            case "respond" | "interrupt":
+                self.configure(**{action: not getattr(self.taker.options, action)})
             case _:
                 pass
+
+    def configure(self, **changes: Any) -> None:
+        """As a session does it: a pause that passed unnoticed is made up for, and the time is told."""
+        before = self.taker.options
+        self.taker.configure(replace(before, **changes))
+        automatic = before.mode == "manual" and self.taker.options.mode == "automatic"
+        if automatic and self.taker.hearing and not self.voice_on:
+            self.feed(SpeechPaused(self.now, self.voiced_until))
+        self.feed(Tick(self.now, self.voiced_until))
 
     def words(self, text: str) -> None:
         """The oldest recognition that is still asked for answers."""
@@ -216,15 +255,14 @@ class Caller:
 
 
 VOICE_ACTIONS = ["voice on", "voice off", "words", "wake", "audible", "finished"]
-OWNER_ACTIONS = ["old words", "tick", "typed", "noted", "committed", "cleared", "stopped", "spoke"]
-STEPS = st.lists(
-    st.tuples(
-        st.one_of(st.sampled_from(VOICE_ACTIONS), st.sampled_from(VOICE_ACTIONS + OWNER_ACTIONS)),
-        st.sampled_from([0.0, 0.02, 0.1, 0.3, 0.5, 1.2, 30.0, 130.0]),
-        st.sampled_from(["", "Yes.", "and then", "I want to"]),
-    ),
-    max_size=60,
+OWNER_ACTIONS = ["old words", "tick", "typed", "noted", "committed", "cleared", "stopped", "spoke", "answers"]
+STEP = st.tuples(
+    st.one_of(st.sampled_from(VOICE_ACTIONS), st.sampled_from(VOICE_ACTIONS + OWNER_ACTIONS)),
+    st.sampled_from([0.0, 0.02, 0.1, 0.3, 0.5, 1.2, 30.0, 130.0]),
+    st.sampled_from(["", "Yes.", "and then", "I want to"]),
 )
+# lists of a drawn length: without it hypothesis makes most of them shorter than a turn
+STEPS = st.integers(0, 60).flatmap(lambda size: st.lists(STEP, min_size=size, max_size=size))
 PLAYOUTS = st.sampled_from(["can_pause", "flush_only"])
 TURN_OPTIONS = st.builds(
     TurnOptions,
@@ -233,6 +271,8 @@ TURN_OPTIONS = st.builds(
     interrupt_after_s=st.sampled_from([0.0, 0.4]),
     idle_s=st.sampled_from([None, 15.0]),
     mode=st.sampled_from(["automatic", "automatic", "manual"]),
+    respond=st.sampled_from([True, True, False]),
+    interrupt=st.sampled_from([True, True, False]),
 )
 
 
@@ -247,25 +287,30 @@ def test_whatever_happens_the_decisions_are_consistent_and_every_state_has_a_way
     if options.mode == "automatic":
         caller.settle()
         assert caller.taker.state is State.LISTENING
-        assert not caller.held
+        assert not caller.held and not caller.owed
 
 
-@settings(max_examples=200, deadline=None)
-@given(STEPS, PLAYOUTS, st.lists(st.sampled_from(["manual", "automatic"]), min_size=1, max_size=6))
-def test_turn_detection_may_be_switched_at_any_time(
+SWITCHES = st.lists(st.sampled_from(["manual", "automatic", "respond", "interrupt"]), min_size=1, max_size=6)
+
+
+@settings(max_examples=400, deadline=None)
+@given(STEPS, PLAYOUTS, TURN_OPTIONS, SWITCHES)
+def test_the_options_may_be_switched_at_any_time(
     steps: list[tuple[str, float, str]],
     playout: Literal["can_pause", "flush_only"],
-    modes: list[Literal["manual", "automatic"]],
+    options: TurnOptions,
+    changes: list[str],
 ) -> None:
-    caller = Caller(TurnTaker(TurnOptions(), playout))
-    switches = itertools.cycle(modes)
+    caller = Caller(TurnTaker(options, playout))
+    switches = itertools.cycle(changes)
     for index, (action, step_s, text) in enumerate(steps):
         if index % 5 == 4:
             caller.act(next(switches), 0.0, "")
         caller.act(action, step_s, text)
     caller.act("automatic", 0.0, "")
     caller.settle()
-    assert not caller.held
+    assert caller.taker.state is State.LISTENING
+    assert not caller.held and not caller.owed
 
 
 @settings(max_examples=200, deadline=None)

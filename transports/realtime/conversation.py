@@ -71,16 +71,13 @@ class Conversation:
     def add(self, placed: Placed, after: str | None = None) -> str | None:
         """Put an item at the end, after another one, or first (:data:`ROOT`). Returns the id of the one before it.
 
+        It takes the place of one of the same id: a client may have guessed an id that we were going to use.
+
         Raises:
-            RealtimeError: See :meth:`previous`; the id is taken.
+            RealtimeError: See :meth:`previous`.
         """
         item = placed.item
-        if item.id in self._items:
-            raise RealtimeError(
-                f"There is an item '{item.id}' in the conversation already.",
-                code="item_create_duplicate_item_id",
-                param="item.id",
-            )
+        self.remove(item.id)
         previous = self.previous(after)
         placed.item = _without_media(item)
         index = 0 if previous is None else self._order.index(previous) + 1

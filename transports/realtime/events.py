@@ -18,6 +18,10 @@ from voice.schema import clip
 MAX_AUDIO_CHARS = 15 * 2**20
 """Longest base64 text of one ``input_audio_buffer.append``: the vendor's bound."""
 
+_MANY_VALUES = 100_000
+"""Commas and brackets of an event. Each may become an object, which takes up to a microsecond: 16 MiB of ``[],[],``
+would hold up all sessions for seconds. Long events are long because of texts and media, which have few."""
+
 
 # ---------------------------------------------------------------- client events
 
@@ -124,6 +128,8 @@ def parse_event(message: str | bytes, *, max_bytes: int) -> ClientEvent:
         raise RealtimeError("Events are JSON in text frames; a binary frame came.", code="invalid_event")
     if len(message) > max_bytes or (not message.isascii() and _bytes(message) > max_bytes):
         raise RealtimeError(f"The event is longer than {max_bytes:,} bytes.", code="message_too_large")
+    if len(message) > _MANY_VALUES and sum(map(message.count, ",[{")) > _MANY_VALUES:
+        raise RealtimeError(f"The event has more than {_MANY_VALUES:,} values.", code="invalid_event")
     try:
         event = _DECODER.decode(message)
     except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors

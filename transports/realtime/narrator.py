@@ -43,6 +43,8 @@ log = logging.getLogger("voice.realtime")
 
 PLAYOUT_HZ = 24_000
 _SHOWN_OUTPUT_CHARS = 500
+_CLIENTS_OWN = frozenset({"BadAudio", "BadRequest", "Overloaded", "DeadlineExceeded"})
+"""Problems whose text a client may read. Others quote engines, whose errors may hold paths, addresses and keys."""
 
 
 class Narrator:
@@ -173,13 +175,9 @@ class Narrator:
             case ToolStarted():
                 self._tool_started(event)
             case ToolEnded():
-                self._tell_extension(
-                    "voice.tool_ended",
-                    response_id=event.response_id,
-                    call_id=event.call.call_id,
-                    name=event.call.name,
-                    error=event.error,
-                    output=event.output[:_SHOWN_OUTPUT_CHARS],
+                failed = event.error if self._protocol.is_open else event.error and "failed"
+                self._tell_tool(
+                    "voice.tool_ended", event, error=failed, output=event.output[:_SHOWN_OUTPUT_CHARS]
                 )
             case ResponseMade():
                 self._made(event)
@@ -314,17 +312,17 @@ class Narrator:
         response = self._live(event.response_id)
         if event.by_client and response is not None:
             response.add_call(event.call)
-            placed = response.call_item(event.call.call_id)
-            if placed is not None:
-                placed.entry = self._protocol.session.chat.find_call(event.call.call_id)
         elif not event.by_client:
-            self._tell_extension(
-                "voice.tool_started",
-                response_id=event.response_id,
-                call_id=event.call.call_id,
-                name=event.call.name,
-                arguments=event.call.arguments,
-            )
+            self._tell_tool("voice.tool_started", event, arguments=event.call.arguments)
+
+    def _tell_tool(self, kind: str, event: ToolStarted | ToolEnded, **contents: object) -> None:
+        """What the agent's own tool does; with a locked secret the page must not learn what it is told or says."""
+        call = event.call
+        if not self._protocol.is_open:
+            contents = {"error": contents["error"]} if "error" in contents else {}
+        self._tell_extension(
+            kind, response_id=event.response_id, call_id=call.call_id, name=call.name, **contents
+        )
 
     def _made(self, event: ResponseMade) -> None:
         response = self._live(event.response_id)
@@ -405,9 +403,10 @@ class Narrator:
             )
 
     def _problem(self, event: Problem) -> None:
+        told = event.message if event.kind in _CLIENTS_OWN else "something failed in the server"
         if event.item_id is not None:
-            self._lost = event.item_id, event.message
-        self._tell_extension("voice.problem", message=event.message)
+            self._lost = event.item_id, told
+        self._tell_extension("voice.problem", message=told)
         log.info("a problem in a session: %s", event.kind)
 
 

@@ -28,10 +28,11 @@ from transports.realtime.response_request import ResponseRequest
 from voice.agent import Agent
 from voice.audio import AudioFormat, Decoder, resample
 from voice.chat import AgentEntry, Entry, ToolEntry, UserEntry
-from voice.errors import BadRequest, Overloaded, VoiceError
+from voice.errors import BadAudio, BadRequest, Overloaded, VoiceError
 from voice.events import SessionEvent
 from voice.executor import Executor
 from voice.interfaces import ASR_RATE_HZ, Pcm16, Transport
+from voice.options import TurnOptions
 from voice.scope import Scope
 from voice.session import Session
 
@@ -127,6 +128,11 @@ class RealtimeProtocol:
             language=config.language,
         )
         return self._session
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client may see how the agent works: no settings are locked."""
+        return self._bound is None
 
     def opened(self) -> None:
         """The client is there: greet it as the protocol does."""
@@ -228,14 +234,14 @@ class RealtimeProtocol:
         )
         if self._bound is not None:
             config = config.updated({"type": config.type, **self._bound})
+        options = config.turn_options(self.session.agent.turns)
         before, self.config, self._updated = self.config, config, True
-        self._apply(before)
-        self.emit("session.updated", session=self._wire_session())
+        self.emit("session.updated", session=self._wire_session())  # before what the change brings about
+        self._apply(before, options)
 
-    def _apply(self, before: SessionConfig) -> None:
+    def _apply(self, before: SessionConfig, options: TurnOptions) -> None:
         """Have the session do as the settings say, where they have changed."""
         session, config = self.session, self.config
-        options = config.turn_options(session.agent.turns)
         if options != session.options:
             session.configure(options)
         if config.answer_options() != before.answer_options():
@@ -259,12 +265,18 @@ class RealtimeProtocol:
 
     def _commit(self) -> None:
         held_s = self.session.pending_s
-        item_id = self.session.commit() if held_s >= _LEAST_COMMIT_S else None
-        if item_id is None:
+        if held_s < _LEAST_COMMIT_S:
             raise RealtimeError(
                 f"Error committing input audio buffer: buffer too small. Expected at least 100ms of audio, "
                 f"but buffer only has {held_s * 1000:.2f}ms of audio.",
                 code="input_audio_buffer_commit_empty",
+            )
+        item_id = self.session.commit()
+        if item_id is None:
+            raise RealtimeError(
+                "What was committed before is still being recognised. The audio since then is kept: "
+                "commit it again in a moment.",
+                code="input_audio_buffer_commit_pending",
             )
         if item_id not in self.conversation:  # else its words were known already
             self._narrator.speech_stopped(item_id)
@@ -316,12 +328,25 @@ class RealtimeProtocol:
             if isinstance(part, InputAudio) and part.audio is not None and part.transcript is None
         )
         if spoken and isinstance(entry, UserEntry):
-            audio_format = self.config.input_format
-            pcm = resample(Decoder(audio_format).decode(spoken), audio_format.rate_hz, ASR_RATE_HZ)
+            pcm = self._decoded(spoken)
             self.session.add_spoken(entry, pcm, after=after, first=first)
             self.conversation.await_words(item.id)
         else:
             self.session.add(entry, after=after, first=first)
+
+    def _decoded(self, spoken: bytes) -> Pcm16:
+        """A whole piece of the user's audio at 16 kHz.
+
+        Raises:
+            BadAudio: Longer than the recogniser takes; said before the work is done.
+        """
+        audio_format = self.config.input_format
+        seconds = len(spoken) / audio_format.frame_bytes / audio_format.rate_hz
+        most_s = self.session.agent.stages.recogniser.capabilities.max_audio_s
+        if seconds > most_s:
+            raise BadAudio(f"{seconds:.0f} s of audio in one piece; at most {most_s:.0f} s")
+        pcm = Decoder(audio_format, audio_format.rate_hz).decode(spoken)
+        return resample(pcm, audio_format.rate_hz, ASR_RATE_HZ)
 
     def _take_output(self, item: Item) -> ToolEntry:
         call_id, output = item.call_id or "", item.output or ""
@@ -358,7 +383,10 @@ class RealtimeProtocol:
     def _entries_of(self, placed: Placed) -> list[Entry]:
         if placed.item.role == "assistant" and placed.response_id is not None:
             return list(self._said(placed.response_id))
-        return [] if placed.entry is None else [placed.entry]
+        entry = placed.entry
+        if placed.item.type == "function_call" and entry is None:
+            entry = self.session.chat.find_call(placed.item.call_id or "")
+        return [] if entry is None else [entry]
 
     def _kept_entry(self, placed: Placed) -> Entry | None:
         """The last entry of an item that the history still holds."""
@@ -396,7 +424,7 @@ class RealtimeProtocol:
     # ------------------------------------------------------------ responses
 
     def _respond(self, patch: object) -> None:
-        request = self.config.response_request(patch)
+        request = self.config.response_request(self._without_bound(patch))
         if request.in_conversation and self._narrator.is_answering:
             raise RealtimeError(
                 "Conversation already has an active response in progress. "
@@ -409,6 +437,15 @@ class RealtimeProtocol:
                 request.options, entries=entries, recorded=request.in_conversation
             )
             asked(response.response_id)
+
+    def _without_bound(self, patch: object) -> object:
+        """What the client asks of one response, without what it can't change."""
+        if self._bound is None or not isinstance(patch, dict):
+            return patch
+        audio = self._bound.get("audio")
+        hears_only = isinstance(audio, dict) and "output" not in audio
+        kept = {"audio"} if hears_only else set()
+        return {key: value for key, value in patch.items() if key not in self._bound or key in kept}
 
     def _input_of(self, request: ResponseRequest) -> list[Entry]:
         entries: list[Entry] = []

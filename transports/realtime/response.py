@@ -65,7 +65,8 @@ class WireResponse:
         self._send, self._conversation, self._conversation_id = send, conversation, conversation_id
         self._outputs: list[_Output] = []
         self._said: _Output | None = None
-        self._calls: dict[str, _Output] = {}
+        self._calling: _Output | None = None  # the call that is being written
+        self._next_calls: dict[str, tuple[str, str]] = {}  # name and arguments of those that wait for its end
 
     @property
     def in_conversation(self) -> bool:
@@ -134,8 +135,12 @@ class WireResponse:
         return f'{output.delta_prefix}{new_id("event")}","delta":"{b64encode(data).decode()}"}}'
 
     def add_arguments(self, call_id: str, name: str, delta: str) -> None:
-        """More of the arguments of a call of one of the client's functions."""
-        output = self._call(call_id, name)
+        """More of the arguments of a call of one of the client's functions. Calls are shown one after the other."""
+        if self._calling is not None and self._calling.placed.item.call_id != call_id:
+            _, written = self._next_calls.get(call_id, (name, ""))
+            self._next_calls[call_id] = name, written + delta
+            return
+        output = self._calling = self._calling or self._open_call(call_id, name)
         output.text += delta
         for start in range(0, len(delta), _DELTA_CHARS):
             self._emit(
@@ -148,25 +153,23 @@ class WireResponse:
             )
 
     def add_call(self, call: ToolCall) -> None:
-        """A call is complete: the client may run it."""
-        output = self._call(call.call_id, call.name)
-        if not output.text:
-            self.add_arguments(call.call_id, call.name, call.arguments)
-        output.text = call.arguments
-        self._close_call(output, "completed")
+        """A call is complete: the client may run it. The one being written instead was given up by the model."""
+        if self._calling is not None and self._calling.placed.item.call_id != call.call_id:
+            self._close_call(self._calling, "incomplete")
+        self._next_calls.pop(call.call_id, None)
+        written = "" if self._calling is None else self._calling.text
+        rest = call.arguments.removeprefix(written) if call.arguments.startswith(written) else ""
+        self.add_arguments(call.call_id, call.name, rest)
+        assert self._calling is not None
+        self._calling.text = call.arguments
+        self._close_call(self._calling, "completed")
+        for call_id, (name, arguments) in list(self._next_calls.items())[:1]:
+            del self._next_calls[call_id]
+            self.add_arguments(call_id, name, arguments)
 
-    def call_item(self, call_id: str) -> Placed | None:
-        """The item of a call."""
-        output = self._calls.get(call_id)
-        return None if output is None else output.placed
-
-    def _call(self, call_id: str, name: str) -> _Output:
-        if call_id not in self._calls:
-            item = Item(
-                new_id("item"), "function_call", "in_progress", call_id=call_id, name=name, arguments=""
-            )
-            self._calls[call_id] = self._open(item)
-        return self._calls[call_id]
+    def _open_call(self, call_id: str, name: str) -> _Output:
+        item = Item(new_id("item"), "function_call", "in_progress", call_id=call_id, name=name, arguments="")
+        return self._open(item)
 
     # ------------------------------------------------------------ end
 
@@ -174,15 +177,13 @@ class WireResponse:
         """Close what is open and end it. ``status`` and ``details`` as in the protocol's table."""
         if self.done:
             return
+        if self._calling is not None:  # the model gave it up
+            self._close_call(self._calling, "incomplete")
         self.done = True
         whole: Status = "completed" if status == "completed" else "incomplete"
         for output in self._outputs:
-            if not output.open:
-                continue
-            if output is self._said:
+            if output.open:
                 self._close_message(output, whole)
-            else:
-                self._close_call(output, "incomplete")
         self._emit("response.done", response=self._wire(status, details))
         self._emit("rate_limits.updated", rate_limits=[])
 
@@ -202,6 +203,7 @@ class WireResponse:
         self._close(output)
 
     def _close_call(self, output: _Output, status: Status) -> None:
+        self._calling = None
         item = output.placed.item = replace(output.placed.item, status=status, arguments=output.text)
         if status == "completed":
             self._emit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aiortc.sdp import MediaDescription, SessionDescription
@@ -12,11 +13,15 @@ from voice.errors import BadRequest
 
 MOST_OFFER_BYTES = 64 * 1024
 """Offers of browsers with audio and data have 2 to 6 KB."""
+MOST_OFFER_LINES = 1_000
+"""They have 50 to 200 lines; aiortc needs time that grows with the square of some."""
 MOST_CANDIDATES = 32
 """Addresses in an offer that we check; more would make us a tool to knock at others' doors."""
 MESSAGE_BYTES = 512 * 1024
 """Longest message we take by data channel. aiortc puts a message together in time that grows with the square of its
 length: this much takes it about 50 ms."""
+
+_BROADCAST = ipaddress.ip_address("255.255.255.255")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,8 @@ def read_offer(sdp: str) -> Offer:
     if len(sdp) > MOST_OFFER_BYTES:
         raise BadRequest(f"the offer has {len(sdp)} characters; at most {MOST_OFFER_BYTES} are taken")
     text = _without_vain_candidates(sdp)
+    if text.count("\n") > MOST_OFFER_LINES:
+        raise BadRequest(f"the offer has more than {MOST_OFFER_LINES} lines")
     try:
         session = SessionDescription.parse(text)
     except (ValueError, LookupError, AssertionError, AttributeError, TypeError, StopIteration) as error:
@@ -90,10 +97,10 @@ def finish_answer(sdp: str, advertised_ip: str | None) -> str:
 
 
 def _without_vain_candidates(sdp: str) -> str:
-    """The offer without the end of candidates, and without names ending in ``.local``.
+    """The offer without the end of candidates, and without those that are no address of one machine.
 
-    To look such a name up we would ask the local network and wait; a browser that hides its address behind one calls
-    us from it anyway, and is answered there. For the same reason no list of candidates is ever complete.
+    To look a name up (``….local``) we would ask the local network and wait; a browser that hides its address behind
+    one calls us from it anyway, and is answered there. For the same reason no list of candidates is ever complete.
     """
     lines, candidates = [], 0
     for line in sdp.splitlines():
@@ -103,12 +110,22 @@ def _without_vain_candidates(sdp: str) -> str:
         if line.startswith("a=candidate:"):
             parts = line.split()
             candidates += 1
-            if len(parts) > 4 and parts[4].endswith(".local"):
+            if not _is_place(parts):
                 continue
             if candidates > MOST_CANDIDATES:
                 continue
         lines.append(line)
     return "\r\n".join(lines) + "\r\n"
+
+
+def _is_place(candidate: Sequence[str]) -> bool:
+    """Whether a candidate's address and port can be sent to, and not to many at once."""
+    try:
+        address, port = ipaddress.ip_address(candidate[4]), int(candidate[5])
+    except (IndexError, ValueError):
+        return False
+    many = address.is_multicast or address.is_unspecified or address == _BROADCAST
+    return 0 < port < 2**16 and not many
 
 
 def _check_section(media: MediaDescription) -> None:

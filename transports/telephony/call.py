@@ -168,6 +168,7 @@ class TwilioCall:
         self.counters.frames += 1
         lost = self._lost_before(media.timestamp_ms, pcm.size)
         if lost:
+            self._spend(lost / FRAME, now)  # silence is work, too
             self.counters.lost_samples += lost
             pcm = np.concatenate([np.zeros(lost, np.int16), pcm])
         self._report(now)  # before the session hears what may make it fall silent

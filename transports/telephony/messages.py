@@ -216,7 +216,7 @@ def _read_start(message: _Start) -> Start:
     given = body.media_format
     if (given.encoding, given.sample_rate, given.channels) != ("audio/x-mulaw", RATE_HZ, 1):
         raise StreamError(
-            f"audio is {given.encoding[:40]} at {given.sample_rate} Hz, {given.channels} channels; "
+            f"audio is {given.encoding[:40]!r} at {given.sample_rate} Hz, {given.channels} channels; "
             "expected audio/x-mulaw at 8000 Hz, 1 channel",
             1003,
         )
