@@ -32,6 +32,22 @@ def main() -> int:
     transport.add_argument("--sessions", type=int, default=8)
     transport.add_argument("--seconds", type=float, default=10.0)
     transport.add_argument("--runs", type=int, default=3)
+    webrtc = commands.add_parser("webrtc", help="words, drift, heard position and leaks over a bad network")
+    webrtc.add_argument("--only", choices=("words", "drift", "position", "connects"), action="append")
+    webrtc.add_argument("--network", choices=("bad", "clean"), default="bad", help="of drift and position")
+    webrtc.add_argument("--prompts", type=Path, metavar="FOLDER", help="recordings with a manifest.jsonl")
+    webrtc.add_argument("--limit", type=int, help="only the first so many recordings")
+    webrtc.add_argument("--minutes", type=float, default=10.0, help="the call that is watched for drift")
+    webrtc.add_argument("--cuts", type=int, default=30, help="answers that are cut")
+    webrtc.add_argument("--connects", type=int, default=100, help="calls that are made and hung up")
+    webrtc.add_argument("--seed", type=int)
+    turns = commands.add_parser("turns", help="false cut-offs and response delay of ways to end a turn")
+    turns.add_argument("folders", type=Path, nargs="*", help="recordings of one turn each, reported apart")
+    turns.add_argument("--part", choices=("train", "test"), default="test", help="train is for tuning")
+    turns.add_argument("--seed", type=int)
+    turns.add_argument("--callers", type=int, default=12)
+    turns.add_argument("--turns", type=int, default=10, help="turns of each caller")
+    turns.add_argument("--cache", type=Path, help="keep voices and what the engines said here")
     args = parser.parse_args()
     try:
         return 0 if asyncio.run(_run(args)) else 1
@@ -53,6 +69,18 @@ async def _run(args: argparse.Namespace) -> bool:
         from loadtest import transport
 
         return await transport.run(args.sessions, args.seconds, args.runs)
+    if args.command == "webrtc":
+        from loadtest import webrtc
+        from loadtest.lossy_relay import BAD, PERFECT
+
+        parts = tuple(args.only or webrtc.PARTS)
+        network = {"bad": BAD, "clean": PERFECT}[args.network]
+        plan = webrtc.Plan(parts, network, args.prompts, args.limit, args.minutes, args.cuts, args.connects)
+        return await webrtc.run(plan, args.seed)
+    if args.command == "turns":
+        from loadtest import turns
+
+        return await turns.run(args.part, args.seed, args.callers, args.turns, args.folders, args.cache)
     from loadtest import barge_in
 
     return await barge_in.run(args.turns, args.runs)

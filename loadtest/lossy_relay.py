@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, cast
 
+from voice.errors import BadRequest
+
 Address = tuple[str, int]
+
+_CANDIDATE = re.compile(r"a=candidate:\S+ 1 udp (\d+) (\d+\.\d+\.\d+\.\d+) (\d+) typ host", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,14 @@ class LossyRelay:
         self.address = self._front.transport.get_extra_info("sockname")[:2]
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        # a goodbye may be under way
+        await asyncio.sleep(self.network.delay_s + self.network.jitter_s)
         for timer in self._under_way:
             timer.cancel()
         backs = [await task for task in self._backs.values()]
@@ -129,3 +143,36 @@ class LossyRelay:
 
         timer = self._loop.call_later(delay_s, due)
         self._under_way.add(timer)
+
+
+def without_addresses(offer: str) -> str:
+    """An offer that tells no address, as of a browser that doesn't wait for them: the other side answers where it is
+    called from."""
+    lines = offer.splitlines()
+    return _joined(line for line in lines if not line.startswith(("a=candidate", "a=end-of-candidates")))
+
+
+async def relayed(answer: str, seed: int = 1) -> tuple[str, LossyRelay]:
+    """An answer that has one address, that of a relay in front of the server's first, and the relay, open.
+
+    The relay is perfect until its ``network`` is set, so that the call can be set up; close it after the call.
+
+    Raises:
+        BadRequest: The answer has no IPv4 address.
+    """
+    found = _CANDIDATE.search(answer)
+    if found is None:
+        raise BadRequest("the server's answer has no IPv4 address of its own that a relay could stand before")
+    relay = await LossyRelay((found[2], int(found[3])), PERFECT, seed).__aenter__()
+    host, port = relay.address
+    lines: list[str] = []
+    for line in answer.splitlines():
+        if line.startswith("a=ice-ufrag"):  # one for each section
+            lines.append(f"a=candidate:1 1 udp {found[1]} {host} {port} typ host")
+        if not line.startswith("a=candidate"):
+            lines.append(line)
+    return _joined(lines), relay
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return "\r\n".join(lines) + "\r\n"

@@ -278,6 +278,12 @@ class GuardedWebSocket(WebSocketsSansIOProtocol, asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(bytes(self._came[:nbytes]))
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.conn.close_rcvd is None and not self.close_sent:
+            # the network broke; uvicorn would report 1005, the code of a client that closes without giving one
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": 1006})
+        super().connection_lost(exc)
+
     def handle_ping(self) -> None:
         super().handle_ping()
         if self.transport.get_write_buffer_size() > MOST_UNTAKEN_BYTES:

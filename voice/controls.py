@@ -304,6 +304,12 @@ class Controls:
         """How answers are made now."""
         return self._answers
 
+    @property
+    def answer_is_spoken(self) -> bool:
+        """Whether the live answer, if there is one, is spoken; else it is text only."""
+        live = self._answering.live
+        return self._answers.speak if live is None else live.parts.speak
+
     def use_format(self, audio_format: AudioFormat) -> None:
         """What :meth:`hear` is given from now on."""
         self._check_live()

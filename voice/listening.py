@@ -273,7 +273,8 @@ class Listening:
         """Audio before a sample belongs to turns that are over."""
         self._heard_until = max(self._heard_until, until)
         self._from = self._ear.keep_from = None
-        if self._session.options.mode == "manual":  # what came while the last turn was closed is the next one's
+        # without turn detection, what came while the last turn was closed is the next one's
+        if self._session.options.mode == "manual":
             self._keep()
 
     def _keep(self) -> None:

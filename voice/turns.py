@@ -459,8 +459,9 @@ class TurnTaker:
             decisions.append(self._new_turn(now))
         turn = self._open
         assert turn is not None
-        if not turn.announced:  # a sound that was being judged: it is the turn, and the answer goes on
-            decisions += self._announce_beside(turn)
+        if not turn.announced:  # a sound that was being judged: it is the turn
+            over = self._automatic and self.options.interrupt
+            decisions += self._barge_in(now) if over else self._announce_beside(turn)
         turn.forced = True
         if turn.end is None:
             turn.end = now

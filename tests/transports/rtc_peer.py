@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
-from loadtest.lossy_relay import PERFECT, LossyRelay, Network
 
+from loadtest.lossy_relay import PERFECT, LossyRelay, Network
 from transports.access import Grant
 from transports.rtc.receiver import add_audio
 from transports.rtc.track import AgentTrack

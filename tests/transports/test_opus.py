@@ -122,6 +122,30 @@ def test_a_lost_frame_of_a_tone_is_hardly_heard() -> None:
     assert largest_step(pcm[24 * HEARD : 28 * HEARD]) < 2.5 * largest_step(around)
 
 
+def a_voice(seconds: float) -> Pcm16:
+    """A buzz whose pitch and loudness move as in speech: 24 kHz."""
+    t = np.arange(round(seconds * SPEAK_HZ)) / SPEAK_HZ
+    phase = 2 * np.pi * np.cumsum(130 + 25 * np.sin(2 * np.pi * 1.3 * t)) / SPEAK_HZ
+    buzz = sum((np.sin(k * phase) / k**0.7 for k in range(1, 16)), np.zeros(len(t)))
+    syllables = np.abs(np.sin(2 * np.pi * 2.2 * t)) ** 2
+    return np.round(9000 * buzz / np.abs(buzz).max() * syllables).astype(np.int16)
+
+
+def test_speech_after_a_loss_is_what_it_would_have_been() -> None:
+    """A decoder that is not told of a loss plays the next frames wrong by more than their own level."""
+    stream = packets(a_voice(6.0))
+    whole, holed = OpusDecoder(), OpusDecoder()
+    lost = range(20, 290, 9)
+    clean = [whole.decode(packet) for packet in stream]
+    heard = [holed.conceal(FRAME) if n in lost else holed.decode(packet) for n, packet in enumerate(stream)]
+    after = [n + k for n in lost for k in (1, 2, 3)]
+    signal, error = (
+        sum(float(np.sum(np.square(frame, dtype=np.float64))) for frame in frames)
+        for frames in ([clean[n] for n in after], [heard[n] - clean[n].astype(np.int32) for n in after])
+    )
+    assert error < 0.3 * signal, "5 dB below the speech"
+
+
 def test_a_long_loss_fades_to_silence() -> None:
     decoder = OpusDecoder()
     for packet in packets(tone(200, SPEAK_HZ // 2, SPEAK_HZ)):

@@ -54,6 +54,25 @@ def test_a_commit_in_mid_speech_tells_that_the_speech_stopped_before_it_is_commi
     run_virtual(main())
 
 
+def test_a_commit_of_a_sound_over_the_answer_interrupts_it() -> None:
+    async def main() -> None:
+        recogniser = ScriptedRecogniser(["Hello there.", "Stop!"], delay_s=0.5)
+        async with call(make_agent([ONE_TO_FORTY], recogniser=recogniser)) as client:
+            detection = {"type": "server_vad", "create_response": False}
+            await client.update(audio={"input": {"turn_detection": detection}})
+            await client.say(1.0)
+            await client.until("input_audio_buffer.committed")
+            await client.send("response.create")
+            await client.until("response.output_audio.delta", 10)
+            await client.say(0.1)
+            await client.send("input_audio_buffer.commit")
+            assert about_input(client) == ["speech_started", "speech_stopped", "committed"] * 2
+            details = client.of("response.done")[0]["response"]["status_details"]
+            assert details == {"type": "cancelled", "reason": "turn_detected"}
+
+    run_virtual(main())
+
+
 def test_what_was_committed_is_not_cleared() -> None:
     async def main() -> None:
         async with call(make_agent(["Fine."])) as client:
@@ -179,6 +198,7 @@ def test_a_transcription_session_is_not_greeted() -> None:
         async with call(agent, bound={"type": "transcription"}) as client:
             await client.quiet(2.0)
             assert client.kinds() == ["session.created"]
+            assert not client.session.chat.entries
 
     run_virtual(main())
 
@@ -197,6 +217,22 @@ def test_a_spoken_answer_beside_the_conversation_is_not_the_answer_to_the_users_
             await client.until("response.done", 2)
             said = [e["response"]["output"][0]["content"][0] for e in client.of("response.done")]
             assert [part["transcript"] for part in said] == ["Fine.", "An advertisement."]
+
+    run_virtual(main())
+
+
+def test_what_the_owner_says_is_spoken_although_answers_are_written_by_now() -> None:
+    async def main() -> None:
+        async with call(make_agent(["Fine."])) as client:
+            saying = asyncio.create_task(client.say(1.0))
+            await asyncio.sleep(0.5)
+            client.session.say("By the way.")
+            await client.update(output_modalities=["text"])
+            await saying
+            await client.until("response.done", 2)
+            parts = [e["response"]["output"][0]["content"][0] for e in client.of("response.done")]
+            assert [part["type"] for part in parts] == ["output_text", "output_audio"]
+            assert client.audio_s() > 0.3
 
     run_virtual(main())
 
@@ -283,11 +319,13 @@ def test_an_item_placed_after_the_agents_words_is_after_them_in_the_history() ->
 def test_two_calls_can_not_have_one_id() -> None:
     async def main() -> None:
         async with call(make_agent(["Fine."])) as client:
-            await client.send("conversation.item.create", item=function_call("c1"))
+            await client.send("conversation.item.create", item=function_call("c1", id="first"))
             await client.send("conversation.item.create", item=function_call("c1"))
             asked = {"input": [function_call("c2"), function_call("c2")]}
             await client.send("response.create", response=asked)
-            assert [e["error"]["param"] for e in client.of("error")] == ["item.call_id"] * 2
+            asked = {"input": [{"type": "item_reference", "id": "first"}, function_call("c1")]}
+            await client.send("response.create", response=asked)
+            assert [e["error"]["param"] for e in client.of("error")] == ["item.call_id"] * 3
 
     run_virtual(main())
 

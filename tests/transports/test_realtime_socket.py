@@ -1,4 +1,4 @@
-"""Realtime conversations over real WebSockets: the small client, ends and their codes, a broken network."""
+"""Realtime conversations over real WebSockets: the small client, ends and their codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from talk import make_agent
-from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as raw_connect
 from websockets.exceptions import ConnectionClosed
 
@@ -50,13 +49,6 @@ async def hear(client: RealtimeClient, seconds: float, hz: float = 220) -> None:
     for index in range(0, sound.size, 960):
         await client.hear(sound[index : index + 960])
         await asyncio.sleep(0.04)
-
-
-async def close_code(socket: ClientConnection) -> int | None:
-    with contextlib.suppress(ConnectionClosed):
-        while True:
-            await socket.recv()
-    return socket.close_code
 
 
 async def until_empty(server: Server) -> None:
@@ -132,7 +124,8 @@ def test_a_tool_that_hangs_up_closes_in_order() -> None:
 def test_time_limits_are_told_before_the_close(options: dict[str, Any], code: int, error: str) -> None:
     async def main() -> None:
         async with served(make_agent(), **options) as (url, _):
-            async with raw_connect(url.replace("http", "ws") + "/v1/realtime?model=x", proxy=None) as socket:
+            address = url.replace("http", "ws") + "/v1/realtime?model=x"
+            async with raw_connect(address, proxy=None) as socket:
                 await socket.send("{}")
                 texts = []
                 with contextlib.suppress(ConnectionClosed):

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from loadtest.lossy_relay import BAD, PERFECT, Network
 from rtc_peer import GRANT, Peer
 from talk import make_agent
 
+from loadtest.lossy_relay import BAD, PERFECT, Network
 from transports import webrtc
 from transports.hosting import Host
 from transports.options import ServerOptions

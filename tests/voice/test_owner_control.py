@@ -1,4 +1,4 @@
-"""What a session's owner can ask for: answers on request, of its own kind, with its own tools, beside the conversation."""
+"""What a session's owner can ask for: answers on request, of another kind, with its own tools, or beside the talk."""
 
 from __future__ import annotations
 

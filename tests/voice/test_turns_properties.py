@@ -77,8 +77,10 @@ class Caller:
             self.live = True
         if isinstance(event, Finished) and self.taker.response_live:
             self.live = self.held = False
-        known = self.taker.state
+        known, closing = self.taker.state, self.taker.closing
         decisions = self.taker.feed(event)
+        if isinstance(event, Cleared) and closing:
+            assert decisions == [], "what was committed is cleared"
         for decision in decisions:
             self.check(event, decision)
         if isinstance(event, Heard) and self.asked.get((event.turn, event.revision)) is None:
@@ -140,6 +142,8 @@ class Caller:
                 self.held = False
             case Interrupt():
                 assert self.live
+                by_voice = isinstance(event, SpeechBegan | SpeechPaused | Heard | Tick)
+                assert self.taker.options.interrupt or not by_voice, "speech that must not interrupt did"
                 self.live = self.held = False
             case CutInput(turn):
                 assert self.announced == turn

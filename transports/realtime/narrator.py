@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from transports.realtime.conversation import Placed, with_transcript
@@ -167,7 +167,7 @@ class Narrator:
             case ResponseStarted():
                 request = self._requests.pop(event.response_id, None) or self._requesting
                 self._requesting = None
-                self._begin(event, request or read_response_request(self._protocol.config, None))
+                self._begin(event, request or self._own_request())
             case ToolArguments():
                 response = self._live(event.response_id)
                 if response is not None and self._is_clients(response, event.name):
@@ -303,6 +303,12 @@ class Narrator:
         self._responses[event.response_id] = response
         response.begin()
         return response
+
+    def _own_request(self) -> ResponseRequest:
+        """What is in force for an answer that the client did not ask for. One that waited is made as it was wanted."""
+        request = read_response_request(self._protocol.config, None)
+        spoken = self._protocol.session.answer_is_spoken
+        return replace(request, modality="audio" if spoken else "text")
 
     def _is_clients(self, response: WireResponse, name: str) -> bool:
         theirs = {spec.name for spec in response.request.options.tools}

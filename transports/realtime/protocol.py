@@ -22,9 +22,9 @@ from transports.realtime.conversation import (
 )
 from transports.realtime.errors import RealtimeError
 from transports.realtime.events import encode, new_id
-from transports.realtime.items import InputAudio, Item, ItemReference, parse_item, wire_item
+from transports.realtime.items import InputAudio, Item, parse_item, wire_item
 from transports.realtime.narrator import Narrator
-from transports.realtime.response_request import ResponseRequest
+from transports.realtime.response_input import call_taken, input_entries
 from voice.agent import Agent
 from voice.audio import AudioFormat, Decoder, resample
 from voice.chat import AgentEntry, Entry, ToolEntry, UserEntry
@@ -308,7 +308,7 @@ class RealtimeProtocol:
                 param="item.id",
             )
         if item.type == "function_call" and self.session.chat.find_call(item.call_id or "") is not None:
-            raise _call_taken(item.call_id)
+            raise call_taken(item.call_id)
         placed = Placed(replace(item, status="completed"))
         if item.type == "function_call_output":
             placed.entry = self._take_output(item)
@@ -431,12 +431,15 @@ class RealtimeProtocol:
                 "Wait until the response is finished before creating a new one.",
                 code="conversation_already_has_active_response",
             )
-        entries = None if request.input is None else self._input_of(request)
+        entries = None if request.input is None else input_entries(request.input, self._referred)
         with self._narrator.asking(request) as asked:
             response = self.session.respond(
                 request.options, entries=entries, recorded=request.in_conversation
             )
             asked(response.response_id)
+
+    def _referred(self, item_id: str) -> list[Entry]:
+        return self._entries_of(self._placed(item_id, "invalid_value"))
 
     def _without_bound(self, patch: object) -> object:
         """What the client asks of one response, without what it can't change."""
@@ -446,32 +449,6 @@ class RealtimeProtocol:
         hears_only = isinstance(audio, dict) and "output" not in audio
         kept = {"audio"} if hears_only else set()
         return {key: value for key, value in patch.items() if key not in self._bound or key in kept}
-
-    def _input_of(self, request: ResponseRequest) -> list[Entry]:
-        entries: list[Entry] = []
-        for one in request.input or ():
-            if isinstance(one, ItemReference):
-                placed = self._placed(one.id, "invalid_value")
-                entries += [e for e in self._entries_of(placed) if not any(e is known for known in entries)]
-            elif one.type == "function_call_output":
-                self._fill_call(entries, one)
-            else:
-                if one.type == "function_call" and _call_in(entries, one.call_id) is not None:
-                    raise _call_taken(one.call_id)
-                entries.append(entry_of(one))
-        return entries
-
-    def _fill_call(self, entries: list[Entry], item: Item) -> None:
-        """Give a call of a response's input its output there, and only there: the call may be the conversation's."""
-        index = _call_in(entries, item.call_id)
-        if index is None:
-            raise RealtimeError(
-                f"There is no function call '{item.call_id}' in the input.", param="response.input"
-            )
-        call = entries[index]
-        assert isinstance(call, ToolEntry)
-        entries[index] = filled = replace(call, returned=asyncio.Event())
-        filled.fill(item.output or "")
 
     def _cancel(self, response_id: str | None) -> None:
         target = self._narrator.cancellable(response_id)
@@ -486,13 +463,3 @@ class RealtimeProtocol:
         if not self._narrator.plays:
             raise RealtimeError("output_audio_buffer.clear is for WebRTC.", param="type")
         self.session.interrupt()
-
-
-def _call_in(entries: list[Entry], call_id: str | None) -> int | None:
-    """Where among entries a function call is."""
-    found = (i for i, e in enumerate(entries) if isinstance(e, ToolEntry) and e.call.call_id == call_id)
-    return next(found, None)
-
-
-def _call_taken(call_id: str | None) -> RealtimeError:
-    return RealtimeError(f"There is a function call '{call_id}' already.", param="item.call_id")

@@ -1,0 +1,1 @@
+"""The checks of ``python -m loadtest webrtc``, each in a file of its own."""
