@@ -127,9 +127,9 @@ def test_other_sessions_notice_nothing_of_a_slow_client() -> None:
 
     alone, beside = run_virtual(other(False)), run_virtual(other(True))
     assert beside.sounds == alone.sounds
-    # to the millisecond: a sample's length more or less is rounding
-    told = [[(round(at, 3), type(event)) for at, event in it.events] for it in (alone, beside)]
-    assert told[1] == told[0]
+    assert [type(event) for _, event in beside.events] == [type(event) for _, event in alone.events]
+    late_s = max(abs(b - a) for (a, _), (b, _) in zip(alone.events, beside.events, strict=True))
+    assert late_s < 0.01, "a sample's length more or less moves a piece of audio to the sender's next look"
 
 
 @pytest.mark.parametrize("detector_s", [0.0, 0.032])

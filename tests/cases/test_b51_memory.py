@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -91,7 +94,19 @@ def check_bounds(it: Talk) -> None:
     assert len(asyncio.all_tasks()) <= 6
 
 
+def alone(function: str) -> None:
+    """Run a check of this file in a process of its own: what other tests left would move its memory."""
+    folder = Path(__file__).resolve().parent
+    paths = [str(folder.parent.parent), str(folder.parent), str(folder)]
+    code = f"import sys; sys.path[:0] = {paths!r}; import test_b51_memory as it; it.{function}()"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=110)
+
+
 def test_two_thousand_turns_in_one_session_need_no_more_memory_than_three_hundred() -> None:
+    alone("two_thousand_turns")
+
+
+def two_thousand_turns() -> None:
     grown: list[int] = []
     left: list[int] = []
 
@@ -129,6 +144,10 @@ def test_two_thousand_turns_in_one_session_need_no_more_memory_than_three_hundre
 
 
 def test_five_hundred_sessions_in_turn_leave_nothing() -> None:
+    alone("five_hundred_sessions")
+
+
+def five_hundred_sessions() -> None:
     counts: list[tuple[int, int, int, int]] = []
 
     def census() -> None:

@@ -78,6 +78,8 @@ class Lawful(Order):
         self._started_at = -1.0
 
     def take(self, number: int, event: Event) -> None:
+        if event["type"] == "conversation.item.added" and str(event["item"]["id"]).startswith("mine"):
+            self._forget(event["item"]["id"])
         known = len(self.faults)
         super().take(number, event)
         if event["type"] == "response.output_item.added" and event["item"]["type"] == "message":
@@ -101,6 +103,13 @@ class Lawful(Order):
             details = event["response"]["status_details"] or {}
             if details.get("reason") == "turn_detected" and self._started_at != now:
                 self._fault("an interruption begins with speech_started")
+
+    def _forget(self, item_id: str) -> None:
+        """The client may use an id again whose item it has deleted."""
+        if item_id in self._deleted:
+            self._deleted.discard(item_id)
+            self._done.discard(item_id)
+            del self._known[item_id]
 
     @property
     def _interrupts(self) -> bool:
