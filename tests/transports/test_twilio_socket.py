@@ -33,6 +33,7 @@ from transports.telephony.messages import Start
 from transports.telephony.signature import is_signed, sign
 from transports.twilio import serve_twilio
 from voice.agent import Agent
+from voice.options import TurnOptions
 from voice.session import Session
 from voice.testing import ToneSynthesiser, speak, words_heard
 
@@ -118,7 +119,9 @@ def words(peer: TwilioPeer) -> list[int]:
 
 def test_a_call_is_answered_interrupted_takes_keys_and_is_hung_up() -> None:
     async def main() -> None:
-        served = app(make_agent([ONE_TO_FORTY, "One moment please.", "Got it."]))
+        # the scripted detector takes any loud window for speech, and 12 ms of a key's tone pass before it is known
+        patient = TurnOptions(start_s=0.12)
+        served = app(make_agent([ONE_TO_FORTY, "One moment please.", "Got it."], turns=patient))
         async with serving(served) as host:
             peer = TwilioPeer({"From": "+15551234"})
             peer.say(speak(0.5, rate=RATE_HZ), 0.2)
