@@ -117,8 +117,8 @@ def test_a_call_stays_as_quick_as_it_began() -> None:
         # a machine shared with others adds some: a buffer that kept what it gained would add 200 ms
         for way in (found.up, found.down):
             first, _, last = way.thirds_ms
-            assert abs(last - first) < 60 and abs(way.after_breaks_ms) < 60
-        assert abs(found.clock_ms) < 40
+            assert abs(last - first) < 150 and abs(way.after_breaks_ms) < 150
+        assert abs(found.clock_ms) < 100
 
     run(main())
 
