@@ -112,12 +112,15 @@ class WebRtcCaller:
     async def _call(self) -> None:
         await self._peer.setLocalDescription(await self._peer.createOffer())
         offer = self._peer.localDescription.sdp
-        async with self._http() as http:
-            reply = await http.post(
-                f"{self._url}/v1/realtime/calls",
-                content=offer if self._network is None else without_addresses(offer),
-                headers={"Content-Type": "application/sdp"},
-            )
+        try:
+            async with self._http() as http:
+                reply = await http.post(
+                    f"{self._url}/v1/realtime/calls",
+                    content=offer if self._network is None else without_addresses(offer),
+                    headers={"Content-Type": "application/sdp"},
+                )
+        except httpx.HTTPError as error:
+            raise EngineFailed(f"the server can't be called: {error}") from error
         if reply.status_code != 201:
             raise EngineFailed(f"the server refused the call: {reply.status_code} {reply.text[:200]}")
         self.call_id = reply.headers["Location"].rsplit("/", 1)[1]

@@ -338,7 +338,7 @@ class Session(Controls):
         """Whether nobody speaks and nothing is owed: the caller has the floor."""
         if self.ended is not None:
             return True
-        owed = self._answering.waiting or bool(self._unshown)
+        owed = self._answering.waiting or (bool(self._unshown) and self.options.respond)
         return self.taker.state is State.LISTENING and not owed and not self.ear.speaking
 
     def emit(self, event: SessionEvent) -> None:

@@ -257,6 +257,15 @@ async def watched_server(*, voice: bool = False) -> AsyncIterator[Watched]:
     )
     assert child.stdin is not None and child.stdout is not None
     reader: asyncio.Task[None] | None = None
+    ours = asyncio.current_task()
+    assert ours is not None
+    gone = False
+
+    def ended(_: object) -> None:
+        nonlocal gone
+        gone = True
+        ours.cancel()
+
     try:
         async with asyncio.timeout(_START_S):
             first = await child.stdout.readline()
@@ -264,9 +273,15 @@ async def watched_server(*, voice: bool = False) -> AsyncIterator[Watched]:
             raise EngineFailed("the server did not start")
         watched = Watched(f"http://127.0.0.1:{json.loads(first)['port']}", child.pid, child.stdin)
         reader = asyncio.create_task(_follow(child.stdout, watched))
+        reader.add_done_callback(ended)
         yield watched
+    except asyncio.CancelledError:
+        if not gone or ours.uncancel():
+            raise
+        raise EngineFailed("the server ended before the check did") from None
     finally:
         if reader is not None:
+            reader.remove_done_callback(ended)
             reader.cancel()
         if child.returncode is None:
             child.terminate()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 from collections.abc import Coroutine
 from typing import Any
 
@@ -17,6 +19,7 @@ from loadtest.rtc.player import BUFFER_S, SOUND_CARD_S, play
 from loadtest.rtc.server import watched_server
 from loadtest.webrtc_caller import Packet
 from transports.rtc.opus import FRAME_S, SPEAK_HZ, SPEAK_SAMPLES, OpusEncoder
+from voice.errors import EngineFailed
 from voice.interfaces import Pcm16
 from voice.testing.audio import silence, tone
 
@@ -133,6 +136,16 @@ def test_the_server_knows_what_was_heard() -> None:
         print(position.report(cuts))
         assert all(abs(cut.off_ms) <= position.BOUND_MS for cut in cuts if not cut.held_up)
         assert all(cut.told_ms is None or abs(cut.told_ms - cut.server_ms) <= 1 for cut in cuts)
+
+    run(main())
+
+
+def test_a_server_that_ends_in_the_middle_ends_the_check() -> None:
+    async def main() -> None:
+        with pytest.raises(EngineFailed, match="ended before"):
+            async with watched_server() as server:
+                os.kill(server.pid, signal.SIGKILL)
+                await asyncio.sleep(30)
 
     run(main())
 

@@ -12,7 +12,7 @@ from talk import ONE_TO_FORTY, make_agent
 from test_realtime_protocol import WEATHER
 
 from voice.interfaces import Prompt, ToolCall, ToolCallDelta
-from voice.testing import Fail, ScriptedModel, ScriptedRecogniser, run_virtual, speak
+from voice.testing import Fail, ScriptedModel, ScriptedRecogniser, run_virtual, slow_tool, speak
 
 STOCKS = {**WEATHER, "name": "stocks"}
 
@@ -217,6 +217,21 @@ def test_a_spoken_answer_beside_the_conversation_is_not_the_answer_to_the_users_
             await client.until("response.done", 2)
             said = [e["response"]["output"][0]["content"][0] for e in client.of("response.done")]
             assert [part["transcript"] for part in said] == ["Fine.", "An advertisement."]
+
+    run_virtual(main())
+
+
+def test_a_late_result_that_is_not_to_be_answered_by_itself_leaves_the_session_quiet() -> None:
+    async def main() -> None:
+        calls = [[ToolCall("c1", "slow_tool", "{}")], "Done."]
+        async with call(make_agent(calls, tools=[slow_tool(2.0)])) as client:
+            await push_to_talk(client)
+            await client.send("response.create")
+            await asyncio.sleep(0.5)
+            await client.send("response.cancel")
+            await asyncio.sleep(3.0)
+            assert len(client.of("response.done")) == 1
+            assert client.session.is_quiet(), "a server that drains would wait for it"
 
     run_virtual(main())
 

@@ -300,13 +300,13 @@ class Case:
         if client.session.ended is not None:
             return
         end = loop.time() + _QUIET_S
-        while not client.session.is_quiet() or self._something_is_due():
-            if client.session.ended is not None:
-                return
+        while client.session.ended is None and (not client.session.is_quiet() or self._something_is_due()):
             if loop.time() > end:
                 self._fault(f"it never came to rest: {client.session.state}, {asyncio.all_tasks()}")
                 return
             await asyncio.sleep(0.5)
+        if client.session.ended is not None:
+            return
         self._check()
         self._at_rest()
         before = len(client.events)
