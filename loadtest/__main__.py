@@ -19,9 +19,13 @@ def main() -> int:
     prompts.add_argument("--limit", type=int, help="only the first so many")
     prompts.add_argument("--joined", type=float, metavar="GAP_S", help="as one stream with such gaps")
     prompts.add_argument("--max-tokens", type=int, default=24, help="longest answer")
-    latency = commands.add_parser("latency", help="speculation on against off, single caller")
-    latency.add_argument("--turns", type=int, default=20)
+    latency = commands.add_parser("latency", help="speculation on against off, one caller or several at once")
+    latency.add_argument(
+        "--callers", type=int, action="append", metavar="N", help="so many at once; repeatable"
+    )
+    latency.add_argument("--turns", type=int, help="of each caller; default 20, or 4 with --callers")
     latency.add_argument("--runs", type=int, default=3)
+    latency.add_argument("--seed", type=int, help="of what several callers ask, and when")
     latency.add_argument("--min-delay", type=float, metavar="S", help="endpointing, when not the default's")
     barge = commands.add_parser(
         "barge-in", help="how soon the agent falls silent, and what the history keeps"
@@ -48,6 +52,15 @@ def main() -> int:
     turns.add_argument("--callers", type=int, default=12)
     turns.add_argument("--turns", type=int, default=10, help="turns of each caller")
     turns.add_argument("--cache", type=Path, help="keep voices and what the engines said here")
+    interruptions = commands.add_parser(
+        "interruptions", help="false interruptions, dips and missed barge-ins over generated sounds"
+    )
+    interruptions.add_argument("--passages", type=int, default=12, help="of each kind")
+    interruptions.add_argument("--tuning", action="store_true", help="the sounds that thresholds were set on")
+    interruptions.add_argument(
+        "--ablations", action="store_true", help="also without the guard, and flush-only"
+    )
+    interruptions.add_argument("--faults", action="store_true", help="list each wrong decision and dip")
     args = parser.parse_args()
     try:
         return 0 if asyncio.run(_run(args)) else 1
@@ -64,7 +77,11 @@ async def _run(args: argparse.Namespace) -> bool:
     if args.command == "latency":
         from loadtest import latency
 
-        return await latency.run(args.turns, args.runs, args.min_delay)
+        if args.callers:
+            return await latency.run_together(
+                args.callers, args.turns or 4, args.runs, args.min_delay, args.seed
+            )
+        return await latency.run(args.turns or 20, args.runs, args.min_delay)
     if args.command == "transport":
         from loadtest import transport
 
@@ -81,6 +98,10 @@ async def _run(args: argparse.Namespace) -> bool:
         from loadtest import turns
 
         return await turns.run(args.part, args.seed, args.callers, args.turns, args.folders, args.cache)
+    if args.command == "interruptions":
+        from loadtest import interruptions
+
+        return await interruptions.run(args.passages, args.tuning, args.ablations, args.faults)
     from loadtest import barge_in
 
     return await barge_in.run(args.turns, args.runs)

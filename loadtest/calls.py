@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from voice.agent import DEFAULT_INSTRUCTIONS, Agent
 from voice.chat import AgentEntry
 from voice.events import Problem, ResponseEnded, SessionEvent, SpeechStarted, UserSaid
 from voice.interfaces import ModelOptions, Pcm16, Stages
+from voice.metrics import Counters
 from voice.options import TurnOptions
 from voice.session import Session
 from voice.speaking import spoken_text
@@ -31,6 +33,7 @@ class CallRecord:
     problems: list[str] = field(default_factory=list)
     history: list[AgentEntry] = field(default_factory=list)
     edges_s: list[float] = field(default_factory=list)  # when the detector noticed speech
+    counters: Counters = field(default_factory=Counters)
 
 
 async def hold_call(
@@ -68,7 +71,29 @@ async def hold_call(
     async with Session(agent, caller, on_event=note) as session:
         turns = await caller.run(session)
         history = [e for e in session.chat.entries if isinstance(e, AgentEntry)]
-    return CallRecord(Channels.load(recording), turns, answers, said, problems, history, edges)
+    channels = Channels.load(recording)
+    return CallRecord(channels, turns, answers, said, problems, history, edges, session.counters)
+
+
+async def hold_calls(
+    stages: Stages,
+    callers: Sequence[Sequence[Path]],
+    starts_s: Sequence[float],
+    folder: Path,
+    *,
+    options: TurnOptions | None = None,
+    max_tokens: int | None = None,
+) -> list[CallRecord]:
+    """Several calls at once over the same engines: caller *n* plays the files of ``callers[n]`` from
+    ``starts_s[n]`` seconds on."""
+
+    async def one(number: int, files: Sequence[Path], start_s: float) -> CallRecord:
+        await asyncio.sleep(start_s)
+        recording = folder / f"call{number}.wav"
+        return await hold_call(stages, files, recording, options=options, max_tokens=max_tokens)
+
+    calls = (one(n, files, s) for n, (files, s) in enumerate(zip(callers, starts_s, strict=True)))
+    return list(await asyncio.gather(*calls))
 
 
 async def speech(stages: Stages, text: str) -> Pcm16:

@@ -12,8 +12,22 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from loadtest.turn_traces import CallTrace, Pause, TurnTrace
-from voice.endpointing import Evidence, TurnEnd
+from voice.endpointing import TurnEnd
 from voice.options import TurnOptions
+from voice.turn_events import (
+    CloseEmpty,
+    Commit,
+    Decision,
+    Judge,
+    Judged,
+    Recognise,
+    SpeechBegan,
+    SpeechPaused,
+    Tick,
+    TurnInput,
+)
+from voice.turn_events import Heard as WordsHeard
+from voice.turns import TurnTaker
 
 GIVE_UP_S = 5.0
 """A turn that is not certain after so much silence was missed."""
@@ -89,40 +103,74 @@ class SmartTurnOnly:
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """The policies of :mod:`voice.endpointing`; a turn is not certain before its words are known."""
+    """The session's own turn taker with its policies: it is told what the engines say when they would say it."""
 
     name: str
     ends: TurnEnd
     options: TurnOptions
-    words: bool = True
 
     def certain_s(self, heard: Heard, costs: Costs) -> float:
         pause = heard.pause
+        taker = TurnTaker(self.options, turn_end=self.ends, judges=True)
+        taker.certainty.pauses_s.extend(heard.pauses_s)
+        taker.certainty.agent_said = heard.turn.turn.asked
+        _hear(taker, _EARLIER_S, 0.1, heard.last_text)  # the turn so far
+        news = _News(pause.looks, pause.text, costs)
+        news.take(taker.feed(SpeechBegan(-pause.voiced_s, -pause.voiced_s)), 0.0)
         noticed_s = pause.noticed_s - pause.end_s
-        words_s = noticed_s + costs.recognition_s
-        news = {words_s} if self.words else {noticed_s}
-        answers = [(max(look, noticed_s) + costs.turn_model_s, look, p) for look, p in pause.looks]
-        times = sorted(news | {at for at, _, _ in answers})
-        for now, then in zip(times, [*times[1:], float("inf")], strict=True):
-            known = self.words and now >= words_s
-            evidence = Evidence(
-                silence_s=now,
-                text=pause.text if known else None,
-                stable=not known
-                or _words(pause.text)[: len(_words(heard.last_text))] == _words(heard.last_text),
-                completions=tuple((look, p) for at, look, p in answers if at <= now),
-                pauses_s=heard.pauses_s,
-                agent_asked=heard.turn.turn.asked if self.words else "",
-                voiced_s=pause.voiced_s,
-            )
-            due_s = self.ends.delay_s(evidence, self.options)
-            if due_s < then and (known or not self.words):
-                return max(due_s, now)
-        raise AssertionError("the last piece of news has no end")
+        news.take(taker.feed(SpeechPaused(noticed_s, 0.0)), noticed_s)
+        while True:
+            at, event = news.next(taker.wake_at)
+            decisions = taker.feed(event)
+            if any(isinstance(decision, Commit | CloseEmpty) for decision in decisions):
+                return at
+            news.take(decisions, at)
 
 
-def _words(text: str) -> list[str]:
-    return "".join(c for c in text.lower() if c.isalnum() or c == " ").split()
+_EARLIER_S = -1000.0
+"""When the speech before the pause was, on the clock of the pause."""
+
+
+def _hear(taker: TurnTaker, end_s: float, noticed_s: float, text: str) -> None:
+    """A stretch of speech with its words, whose end is not certain yet."""
+    if text:
+        taker.feed(SpeechBegan(end_s - 1.0, end_s - 1.0))
+        taker.feed(SpeechPaused(end_s + noticed_s, end_s))
+        taker.feed(WordsHeard(end_s + noticed_s, taker.turn, 0, text))
+
+
+class _News:
+    """What the engines answer, and when."""
+
+    def __init__(self, looks: Sequence[tuple[float, float]], text: str, costs: Costs) -> None:
+        self._looks, self._text, self._costs = dict(looks), text, costs
+        self._due: list[tuple[float, TurnInput]] = []
+
+    def take(self, decisions: Sequence[Decision], now: float) -> None:
+        """Engines are asked."""
+        for decision in decisions:
+            match decision:
+                case Recognise():
+                    at = now + self._costs.recognition_s
+                    self._due.append(
+                        (at, WordsHeard(at, decision.turn, decision.revision, self._text or "-"))
+                    )
+                case Judge():
+                    at, silence_s = now + self._costs.turn_model_s, decision.silence_s
+                    told = self._looks.get(silence_s)
+                    judged = Judged(at, decision.turn, decision.revision, silence_s, told)
+                    self._due.append((at, judged))
+                case _:
+                    pass
+
+    def next(self, wake_at: float | None) -> tuple[float, TurnInput]:
+        """What happens next, and when."""
+        first = min(self._due, key=lambda one: one[0], default=None)
+        if first is None or (wake_at is not None and wake_at < first[0]):
+            assert wake_at is not None, "the turn taker waits for nothing"
+            return wake_at, Tick(wake_at)
+        self._due.remove(first)
+        return first
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,3 +268,18 @@ def best_at(scores: Sequence[Score], median_s: float, slack_s: float = 0.02) -> 
     with fewer pauses cut off, then that with the lower 90th percentile."""
     able = [score for score in scores if score.median_s <= median_s + slack_s] or list(scores)
     return min(able, key=lambda score: (score.cut_turns, score.cut_pauses, score.p90_s))
+
+
+def next_above(scores: Sequence[Score], median_s: float, slack_s: float = 0.02) -> Score | None:
+    """Of those whose median delay is above ``median_s``, the fastest that cuts off fewer turns than :func:`best_at`."""
+    best = best_at(scores, median_s, slack_s)
+    better = [s for s in scores if s.median_s > median_s + slack_s and s.cut_turns < best.cut_turns]
+    return min(better, key=lambda score: (score.median_s, score.cut_turns, score.p90_s), default=None)
+
+
+def between(below: Score, above: Score, median_s: float) -> float:
+    """Percent of turns cut off at ``median_s``, on the straight line between two ways."""
+    if not below.median_s < median_s <= above.median_s:
+        return below.cut_turns
+    share = (median_s - below.median_s) / (above.median_s - below.median_s)
+    return below.cut_turns + share * (above.cut_turns - below.cut_turns)

@@ -31,10 +31,12 @@ from voice.interfaces import (
     Stages,
     Synthesiser,
     TextPart,
+    TurnModel,
     VoiceDetector,
 )
 from voice.models import Progress
 from voice.scope import Scope
+from voice.speculation import GuessBudget
 from voice.spoken import prepare
 
 log = logging.getLogger("voice.presets")
@@ -44,6 +46,7 @@ DEFAULT_LLM = "smollm2-135m-instruct"
 DEFAULT_ASR = "whisper-tiny.en"
 DEFAULT_TTS = "piper-en_US-joe-medium"
 VAD = "silero-vad"
+TURN = "smart-turn-v3.2"
 
 WARM_UP_S = 300.0
 """Longest :func:`warm_up`; loading and running all local engines takes 3 s on two free cores."""
@@ -109,7 +112,7 @@ def local(
     budget: CpuBudget | None = None,
     progress: Progress | None = None,
 ) -> Stages:
-    """Silero VAD, Whisper, a small language model and Piper, on this machine's processor.
+    """Silero VAD, Smart Turn, Whisper, a small language model and Piper, on this machine's processor.
 
     The same arguments give the same engines for the whole process, and all engines share one compute gate
     and one thread budget. Models that are not there are downloaded first, and the detector and the recogniser
@@ -135,7 +138,7 @@ def local(
         os.environ.setdefault(name, value)  # read once, when the native libraries are loaded below
     budget = budget or CpuBudget.detect()
     with _making:
-        needed = [VAD, *_check_llm(llm), *_check_asr(asr), *_check_tts(tts)]
+        needed = [VAD, TURN, *_check_llm(llm), *_check_asr(asr), *_check_tts(tts)]
         for name in needed:
             models.path(name, progress=progress)
         gate = _once(("gate", budget), lambda: ComputeGate(max(1, budget.cores // 2)))
@@ -144,6 +147,8 @@ def local(
             recogniser=_once(("asr", asr or DEFAULT_ASR, budget), lambda: _make_asr(asr, budget, gate)),
             model=_once(("llm", llm or DEFAULT_LLM, budget), lambda: _make_llm(llm, budget, gate)),
             synthesiser=_once(("tts", tts or DEFAULT_TTS, budget), lambda: _make_tts(tts, budget, gate)),
+            guesses=_once(("guesses", budget), lambda: GuessBudget(load=gate.load)),
+            turn=_once(("turn", budget), lambda: _make_turn_model(gate)),
         )
 
 
@@ -161,6 +166,7 @@ async def warm_up(stages: Stages, *, language: str = "en") -> None:
         jobs = [
             asyncio.to_thread(prepare, language),
             _warm_detector(stages.detector),
+            *(_warm_turn_model(turn, scope) for turn in (stages.turn,) if turn is not None),
             _warm_speech(stages.synthesiser, stages.recogniser, scope),
             *(
                 _warm_model(model, scope)
@@ -229,6 +235,12 @@ def _make_detector() -> VoiceDetector:
     return SileroVad()
 
 
+def _make_turn_model(gate: ComputeGate) -> TurnModel:
+    from stages.turn.smart_turn import SmartTurn
+
+    return SmartTurn(gate=gate)
+
+
 def _make_asr(asr: str | None, budget: CpuBudget, gate: ComputeGate) -> Recogniser:
     from stages.asr.whisper import WhisperCt2
 
@@ -276,6 +288,10 @@ async def _warm_detector(detector: VoiceDetector) -> None:
         await judged
     finally:
         stream.close()
+
+
+async def _warm_turn_model(model: TurnModel, scope: Scope) -> None:
+    await model.completion(np.zeros(ASR_RATE_HZ, np.int16), scope)
 
 
 async def _warm_speech(synthesiser: Synthesiser, recogniser: Recogniser, scope: Scope) -> None:

@@ -50,7 +50,7 @@ class WatchedDetector(ScriptedDetector):
 def make_agent(
     replies: Sequence[Any] | LanguageModel = ("Okay.",),
     *,
-    said: Sequence[str] = ("Hello there.", "And another.", "One more."),
+    said: Sequence[str] = ("Hello there.", "And one more?", "One more."),
     recogniser: Recogniser | None = None,
     synthesiser: Synthesiser | None = None,
     detector: VoiceDetector | None = None,

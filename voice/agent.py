@@ -13,8 +13,10 @@ from pathlib import Path
 from types import ModuleType, NoneType
 from typing import Any, ParamSpec, TypeVar, overload
 
+from voice.endpointing import TurnEnd
 from voice.errors import BadRequest, VoiceError
 from voice.interfaces import LanguageModel, ModelOptions, Recogniser, Stages, Synthesiser, VoiceDetector
+from voice.interruption import Interruptions
 from voice.model_function import CallableModel, ChatView, ModelFunction, as_model
 from voice.options import Limits, SpeechOptions, TurnOptions
 from voice.schema import clip
@@ -46,7 +48,9 @@ class Agent:
         voice: Voice of the synthesiser; ``None``: its default.
         language: ISO 639-1 code of the conversation, a hint for the recogniser; ``None``: it finds out.
         model_options: Sampling and limits of the model.
-        turns: Whose turn it is.
+        turns: Whose turn it is: times and thresholds.
+        turn_end: The policies that tell whether the user is done.
+        interruptions: The policies that tell a barge-in from a nod, a cough and the agent's own echo.
         speech: What is said when, and when things go wrong.
         limits: Bounds of a session's memory and patience.
         model: A language model, or an async generator function ``(chat, scope)`` that yields text.
@@ -64,6 +68,8 @@ class Agent:
     language: str | None = "en"
     model_options: ModelOptions = field(default_factory=ModelOptions)
     turns: TurnOptions = field(default_factory=TurnOptions)
+    turn_end: TurnEnd = field(default_factory=TurnEnd)
+    interruptions: Interruptions = field(default_factory=Interruptions)
     speech: SpeechOptions = field(default_factory=SpeechOptions)
     limits: Limits = field(default_factory=Limits)
     detector: InitVar[VoiceDetector | None] = None
@@ -163,6 +169,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "language": (str, NoneType),
     "model_options": (ModelOptions,),
     "turns": (TurnOptions,),
+    "turn_end": (TurnEnd,),
+    "interruptions": (Interruptions,),
     "speech": (SpeechOptions,),
     "limits": (Limits,),
 }

@@ -78,6 +78,9 @@ class Owner(Protocol):
     def saw_results(self, call_ids: set[str]) -> None:
         """An answer was made knowing the results of these calls."""
 
+    def was_heard(self, text: str) -> None:
+        """The user has heard this of an answer, which is over."""
+
 
 @dataclass(slots=True)
 class Attempt:

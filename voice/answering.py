@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from voice.answer_parts import Owner, Parts, prompt_of
 from voice.chat import Entry
@@ -15,8 +15,9 @@ from voice.events import AudioSent, AudioStarted, AudioStopped, ResponseEnded, T
 from voice.hearing import Ear
 from voice.interfaces import Prompt, Transport
 from voice.options import AnswerOptions
-from voice.playout import Playout, Track
+from voice.playout import Playout, Track, heard_text
 from voice.response import Response
+from voice.saying import Said
 from voice.scope import Reason, Scope
 from voice.tools import SessionHandle
 from voice.turn_events import Audible, Finished, Stopped, TurnInput
@@ -26,6 +27,7 @@ log = logging.getLogger("voice")
 
 _MOST_SAYS = 16
 _MOST_ASIDES = 4
+_ALL_BUT_OVER_S = 1.0
 _WORDS_TO_COME = "…"
 _KEPT_RESPONSES = 4
 """Answers whose heard text a client may still correct."""
@@ -81,6 +83,7 @@ class Answering:
         parts: Parts | None = None,
         asked_for: bool = False,
         waits: bool = False,
+        interruptible: bool = True,
     ) -> Response:
         """An answer that is not live yet, under ``scope``. One that may have to wait for the floor has its hard end
         from :meth:`begin` on."""
@@ -94,6 +97,7 @@ class Answering:
             text=text,
             context=self._handle,
             asked_for=asked_for,
+            interruptible=interruptible,
         )
 
     def prepare(self, scope: Scope) -> None:
@@ -118,19 +122,19 @@ class Answering:
             self._hard_end = loop.call_later(timeout_s, response.scope.cancel, Reason.DEADLINE)
         self.playout.play(response.track)
 
-    def say(self, scope: Scope, text: str) -> Response:
+    def say(self, scope: Scope, text: str, *, interruptible: bool = True) -> Response:
         """Say ``text`` when the floor is free.
 
         Raises:
             Overloaded: Too much is waiting.
         """
-        return self._wait(self.new(scope, text=text, waits=True))
+        self._check_room()
+        self._waiting.append(self.new(scope, text=text, waits=True, interruptible=interruptible))
+        return self._waiting[-1]
 
-    def _wait(self, response: Response) -> Response:
+    def _check_room(self) -> None:
         if len(self._waiting) >= _MOST_SAYS:
             raise Overloaded(f"{_MOST_SAYS} things are waiting to be said already")
-        self._waiting.append(response)
-        return response
 
     def ask(
         self, scope: Scope, options: AnswerOptions, entries: Sequence[Entry] | None, recorded: bool
@@ -146,7 +150,9 @@ class Answering:
             parts = self._plain_parts.using(options, self._plain_parts.chat.aside(entries, recorded=recorded))
         if recorded or options.speak:
             # one beside the conversation answers no turn of the user's
-            return self._wait(self.new(scope, parts=parts, asked_for=recorded, waits=True))
+            self._check_room()
+            self._waiting.append(self.new(scope, parts=parts, asked_for=recorded, waits=True))
+            return self._waiting[-1]
         if len(self._asides) >= _MOST_ASIDES:
             raise Overloaded(f"{_MOST_ASIDES} answers are being written beside the conversation already")
         response = self.new(scope, parts=parts)
@@ -177,6 +183,11 @@ class Answering:
                 return True
         return False
 
+    def has(self, response_id: str) -> bool:
+        """Whether an answer is live, waits, or is written beside the conversation."""
+        live = [] if self.live is None else [self.live]
+        return any(r.response_id == response_id for r in [*live, *self._waiting, *self._asides])
+
     @property
     def waiting(self) -> bool:
         """Something waits to be said."""
@@ -189,6 +200,26 @@ class Answering:
                 self._waiting.remove(response)
                 return response
         return None
+
+    # ------------------------------------------------------------ what a sound over the answer is compared with
+
+    def lately_said(self, seconds: float) -> str:
+        """What the ear had of the live answer in the last seconds, as written."""
+        response = self.live
+        if response is None:
+            return ""
+        position = self.playout.position(self._now())
+        before = position - int(seconds * response.track.rate_hz)
+        heard = heard_text(response.track.written_at(position))
+        return heard[len(heard_text(response.track.written_at(before))) :]
+
+    @property
+    def asks(self) -> bool:
+        """Whether the live answer ends in a question and is all but over: what the user says now may answer it."""
+        response = self.live
+        if response is None or not response.made or not response.generated.rstrip().endswith("?"):
+            return False
+        return response.track.queued_s + self.playout.ahead_s(self._now()) < _ALL_BUT_OVER_S
 
     # ------------------------------------------------------------ to the ear
 
@@ -282,6 +313,8 @@ class Answering:
         heard = response.conclude(position)
         self._past.append(response)
         self._owner.saw_results(response.shown)
+        if heard:
+            self._owner.was_heard(heard)
         if response.failed is not None and not heard:
             status = "failed"
         if response.times.audible is not None:
@@ -304,6 +337,12 @@ class Answering:
         reason: str | None,
         heard_s: float,
     ) -> None:
+        how: Literal["played", "interrupted", "cancelled", "failed"] = "played"
+        if status in ("interrupted", "cancelled", "failed"):
+            how = status  # type: ignore[assignment]
+        elif response.failed is not None:  # in the middle
+            how = "failed"
+        response.end(Said(how, heard, heard_s, reason, response.failed))
         self._owner.emit(
             ResponseEnded(
                 response.response_id,

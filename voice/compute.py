@@ -10,6 +10,7 @@ Voice activity detection does not: its calls are short and always due.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -60,6 +61,29 @@ class _Waiter:
         return self.priority.priority if isinstance(self.priority, Scope) else self.priority()
 
 
+_LOAD_S = 3.0
+"""Over about so many seconds the load is a mean: longer than the calls of one turn, shorter than a turn."""
+
+
+class _Busy:
+    """The share of time that something was true, forgetting exponentially."""
+
+    def __init__(self, over_s: float) -> None:
+        self._over_s = over_s
+        self._share = self._at = 0.0
+        self._on = False
+
+    def share(self, now: float) -> float:
+        """0 to 1. A clock that began anew (another loop's) adds nothing."""
+        old = math.exp(-max(0.0, now - self._at) / self._over_s)
+        return self._share * old + (1.0 - old) * self._on
+
+    def set(self, on: bool, now: float | None) -> None:
+        """It becomes true or false; ``now`` is ``None`` where there is no clock any more: the span is left out."""
+        at = self._at if now is None else now
+        self._share, self._at, self._on = self.share(at), at, on
+
+
 class ComputeGate:
     """Lets a fixed number of heavy calls run at once: best class first, first come first served within a
     class.
@@ -83,6 +107,7 @@ class ComputeGate:
         self._granted = 0
         self._overtaken_at = 0
         self._waited_s = 0.0
+        self._full = _Busy(_LOAD_S)
 
     @asynccontextmanager
     async def slot(self, priority: SlotClass = Priority.COMMITTED) -> AsyncIterator[None]:
@@ -107,6 +132,7 @@ class ComputeGate:
             if self._running < self.slots:
                 self._running += 1
                 self._granted += 1
+                self._full.set(self._running == self.slots, loop.time())
                 return None
             waiter = _Waiter(priority, loop, loop.create_future(), loop.time(), self._granted)
             self._waiters.append(waiter)
@@ -132,6 +158,7 @@ class ComputeGate:
                 self._running += 1
                 self._granted += 1
                 _wake(waiter)
+            self._full.set(self._running == self.slots, _now())
 
     def _next(self) -> _Waiter:
         oldest = self._waiters[0]
@@ -139,6 +166,15 @@ class ComputeGate:
             self._overtaken_at = self._granted
             return oldest
         return min(self._waiters, key=_Waiter.rank)  # the first of equals: arrival order
+
+    def load(self, now: float) -> float:
+        """How busy the processor is, 0–1: the share of the last seconds in which no slot was free.
+
+        Args:
+            now: Loop time.
+        """
+        with self._lock:
+            return self._full.share(now)
 
     @property
     def stats(self) -> GateStats:
@@ -149,6 +185,14 @@ class ComputeGate:
                 waiting[waiter.rank()] += 1
             oldest = max((w.loop.time() - w.since for w in self._waiters), default=0.0)
             return GateStats(self.slots, self._running, waiting, oldest, self._granted, self._waited_s)
+
+
+def _now() -> float | None:
+    """The running loop's time; ``None`` when a slot is given back after its loop's end."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return None
 
 
 def _wake(waiter: _Waiter) -> None:

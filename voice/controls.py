@@ -19,6 +19,7 @@ from voice.keypad import Keypad
 from voice.listening import Listening
 from voice.options import AnswerOptions, TurnOptions
 from voice.response import Response
+from voice.saying import Saying
 from voice.scope import Scope
 from voice.turns import State, TurnTaker
 
@@ -62,6 +63,12 @@ class Controls:
 
     def _rearm(self) -> None:
         raise AssertionError("a session sets its timer")
+
+    def _tick(self) -> None:
+        raise AssertionError("a session looks at the time")
+
+    def _guard_ear(self) -> None:
+        raise AssertionError("a session guards its ear")
 
     def _paused(self, index: int) -> None:
         raise AssertionError("a session hears pauses")
@@ -251,11 +258,16 @@ class Controls:
             self.emit(KeysPressed(entry.item_id, keys))
             self._feed(turns.Typed(self._now()))
 
-    def say(self, text: str) -> Response:
+    def say(self, text: str, *, interruptible: bool = True) -> Saying:
         """Have the agent say something: now if nobody speaks, else when the floor is free.
 
+        Args:
+            text: What to say; a call without a model.
+            interruptible: The user's voice may cut it; else what the user says meanwhile is a turn of its own, which
+                is answered after it. The owner can always stop it.
+
         Returns:
-            The answer; await its ``done``.
+            A handle: ``said = await session.say(...)`` tells what was heard of it.
 
         Raises:
             BadRequest: Empty text, or the session is over.
@@ -264,10 +276,15 @@ class Controls:
         self._check_live()
         if not isinstance(text, str) or not text.strip():
             raise BadRequest("there is nothing to say")
-        response = self._answering.say(self.scope, text)
+        response = self._answering.say(self.scope, text, interruptible=interruptible)
         if not self._feeding:
             self._after()
-        return response
+
+        def stop() -> None:
+            if self.ended is None and self._answering.has(response.response_id):
+                self.cancel(response.response_id)
+
+        return Saying(response.response_id, response.item_id, response.ended, stop)
 
     def configure(self, options: TurnOptions) -> None:
         """Use other turn options from now on."""
@@ -281,11 +298,12 @@ class Controls:
         if other_idle and self.taker.state is State.LISTENING:
             self.taker.listen(self._now())
         self.ear.configure(options)
+        self._guard_ear()
         if automatic and not self.taker.hearing:
             self._listening.forget(0)  # what was not committed belongs to no turn
         elif automatic and not self.ear.speaking:
             self._paused(self.ear.voiced_until)  # its pause passed unnoticed
-        self._feed(turns.Tick(self._now(), self.ear.time_of(self.ear.voiced_until)))  # plan anew
+        self._tick()  # plan anew
 
     def configure_answers(self, options: AnswerOptions) -> None:
         """Make the answers to come with other options; one that is being made or heard goes on as it is."""

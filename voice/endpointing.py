@@ -12,6 +12,8 @@ caller.
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,17 +24,24 @@ from voice.turn_text import (
     Ending,
     Expected,
     Signs,
+    bare_answer,
     expected_answer,
     has_place,
     has_year,
+    is_command,
     is_email,
+    is_no_more,
     is_refusal,
     is_yes_or_no,
     read_signs,
 )
 
+log = logging.getLogger("voice")
+
 LOOK_AGAIN_S = (0.2, 0.4, 0.8, 1.4)
 """Silences at which the turn model is asked."""
+
+_KEPT = 128  # texts whose signs are remembered, over all sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +88,13 @@ class Policy(Protocol):
 
 
 class TurnModelSays:
-    """The turn model's newest answer, taken with a grain of salt.
+    """The turn model's answers at this pause, taken with a grain of salt.
 
-    Its log-odds count from :attr:`centre` (it says "done" more often than not in the middle of a sentence too), at most
-    ±:attr:`most` of them, times :attr:`trust`. Measured with Smart Turn 3.2: on 38 recordings of a trained speaker cut
-    in the middle or not, its answer is worth about 0.4 times its log-odds, with no opinion near a probability of 0.8;
-    on synthetic voices it is worth nothing. 0.2 lies between.
+    The mean of their log-odds counts from :attr:`centre` (it says "done" more often than not in the middle of a
+    sentence too), at most ±:attr:`most` of each, times :attr:`trust`: the model changes its mind from look to look, and
+    the newest answer alone tells no more than the first. Measured with Smart Turn 3.2: on 38 recordings of a trained
+    speaker cut in the middle or not, its answer is worth about 0.4 times its log-odds, with no opinion near a
+    probability of 0.8; on synthetic voices it is worth nothing. 0.2 lies between.
     """
 
     name = "turn model"
@@ -93,9 +103,12 @@ class TurnModelSays:
     def score(self, evidence: Evidence) -> float:
         if not evidence.completions:
             return 0.0
-        probability = min(max(evidence.completions[-1][1], 1e-6), 1.0 - 1e-6)
-        odds = math.log(probability / (1.0 - probability))
-        return self.trust * (min(max(odds, -self.most), self.most) - self.centre)
+        odds = [self._log_odds(probability) for _, probability in evidence.completions]
+        return self.trust * (sum(odds) / len(odds) - self.centre)
+
+    def _log_odds(self, probability: float) -> float:
+        probability = min(max(probability, 1e-6), 1.0 - 1e-6)
+        return min(max(math.log(probability / (1.0 - probability)), -self.most), self.most)
 
 
 class LastWords:
@@ -119,14 +132,15 @@ class LastWords:
 
 
 class Unfinished:
-    """A number, list or address at the end that may still go on, where the agent asked for nothing in particular."""
+    """A number, list or address at the end that may still go on, where the agent did not ask for one."""
 
     name = "unfinished"
+    asked = ("any", "open", "detail", "check", "offer", "more", "yes_no")
     number, telephone, in_list, address = -1.5, 1.0, -1.25, -0.75
 
     def score(self, evidence: Evidence) -> float:
         signs = _signs(evidence)
-        if signs.ending is Ending.QUESTION or _expected(evidence).kind not in ("any", "yes_no", "name"):
+        if signs.ending is Ending.QUESTION or _expected(evidence).kind not in self.asked:
             return 0.0
         if signs.digits >= 2:
             return self.telephone if signs.digits >= 10 else self.number
@@ -135,12 +149,37 @@ class Unfinished:
         return self.in_list if signs.in_list else 0.0
 
 
+class EnoughSaid:
+    """Whether so much was said as an answer to an open question usually takes.
+
+    Told to go ahead, people say why they call in one longer sentence or in several short ones: a short statement is
+    often the first of them. Each word more or less than :attr:`usual_words` counts :attr:`per_word`.
+    """
+
+    name = "enough said"
+    usual_words, per_word, least, most = 7, 0.4, -1.2, 1.2
+
+    def score(self, evidence: Evidence) -> float:
+        signs = _signs(evidence)
+        if _expected(evidence).kind != "open" or signs.ending not in (Ending.SENTENCE, Ending.FRAGMENT):
+            return 0.0
+        if signs.digits >= 2 or signs.in_list or signs.in_address or is_command(evidence.text or ""):
+            return 0.0  # what counts is how the number goes on; a command is complete in a few words
+        return min(max(self.per_word * (signs.words - self.usual_words), self.least), self.most)
+
+
 class ExpectedAnswer:
     """Whether the words are the answer that the agent's last question asked for."""
 
     name = "expected answer"
     answered, partly, unanswered = 2.0, -0.75, -2.5
-    listing, listed = -1.25, 0.5
+    detail = 0.5
+    listing, listed = -1.75, 0.5
+    complete = 3.0  # all digits of a number: a recogniser's comma after the last makes no difference
+    usual_digits = 6  # of an account, order or reference
+    heard_of_all = 0.85  # recognisers swallow a digit now and then
+    yes: ClassVar[Mapping[str, float]] = {"check": 2.0, "offer": 2.0, "more": -1.5, "yes_no": -0.4}
+    no: ClassVar[Mapping[str, float]] = {"check": -1.5, "offer": 0.0, "more": 2.0, "yes_no": -0.4}
 
     def score(self, evidence: Evidence) -> float:
         if not evidence.text or not evidence.english:
@@ -148,11 +187,11 @@ class ExpectedAnswer:
         expected, signs, text = _expected(evidence), _signs(evidence), evidence.text
         if signs.ending in (Ending.HESITATION, Ending.QUESTION):
             return 0.0
-        if expected.kind != "yes_no" and not signs.digits and is_refusal(text):
+        if expected.kind not in self.yes and not signs.digits and is_refusal(text):
             return 0.0
         match expected.kind:
-            case "yes_no":
-                return self.answered if is_yes_or_no(text) else 0.0
+            case "check" | "offer" | "more" | "yes_no":
+                return self._yes_or_no(expected, text)
             case "number":
                 return self._number(expected, signs)
             case "quantity":
@@ -164,21 +203,37 @@ class ExpectedAnswer:
             case "address":
                 return 0.0 if has_place(text) else self.unanswered
             case "name":
-                return 0.5 if signs.words >= 2 else 0.0
+                return self.detail if signs.words >= 2 else 0.0
             case "list":
                 return self.listed if signs.list_closed else self.listing
-            case "any":
+            case "detail":
+                return self.detail if signs.ending in (Ending.SENTENCE, Ending.FRAGMENT) else 0.0
+            case "open" | "any":
                 return 0.0
+
+    def _yes_or_no(self, expected: Expected, text: str) -> float:
+        """A bare "no" is explained, a bare "yes" to a question of fact often followed by the fact."""
+        match bare_answer(text):
+            case "yes":
+                return self.yes[expected.kind]
+            case "no":
+                return self.no[expected.kind]
+            case None if expected.kind == "more":
+                return self.answered if is_no_more(text) else 0.0
+            case None:
+                return self.answered if is_yes_or_no(text) else 0.0
 
     def _number(self, expected: Expected, signs: Signs) -> float:
         if signs.digits == 0:
             # "It's", "Sure": the number is still to come; a whole sentence is another kind of answer
-            return self.unanswered if signs.words <= 4 else 0.0
+            return self.unanswered if signs.words <= 4 else self.partly
         if expected.most == 0:
-            return self.partly
+            return self.partly if signs.digits < self.usual_digits else 0.0
         if signs.digits >= expected.most:
-            return self.answered
-        return self.partly if signs.digits >= expected.least else self.unanswered
+            return self.complete
+        exact = expected.least == expected.most
+        nearly = self.heard_of_all * expected.most if exact else expected.least
+        return self.partly if signs.digits >= nearly else self.unanswered
 
 
 class StableWords:
@@ -187,7 +242,7 @@ class StableWords:
     name = "stability"
 
     def score(self, evidence: Evidence) -> float:
-        return 0.0 if evidence.stable else -0.5
+        return 0.0 if evidence.stable else -0.25
 
 
 class CallerPace:
@@ -210,7 +265,7 @@ class CallerPace:
 
 def default_policies() -> tuple[Policy, ...]:
     """All policies of this module."""
-    return (TurnModelSays(), LastWords(), Unfinished(), ExpectedAnswer(), StableWords())
+    return (TurnModelSays(), LastWords(), Unfinished(), EnoughSaid(), ExpectedAnswer(), StableWords())
 
 
 class TurnEnd:
@@ -232,7 +287,7 @@ class TurnEnd:
         pace: CallerPace | None = None,
         *,
         adapt: bool = True,
-        neutral_s: float = 0.7,
+        neutral_s: float = 0.75,
         slope_s: float = 0.6,
         look_again_s: tuple[float, ...] = LOOK_AGAIN_S,
     ) -> None:
@@ -243,11 +298,20 @@ class TurnEnd:
 
     def score(self, evidence: Evidence) -> float:
         """Log-odds that the turn is over, all policies together."""
-        return sum(policy.score(evidence) for policy in self.policies)
+        return sum(self._ask(policy, evidence) for policy in self.policies)
+
+    def _ask(self, policy: Policy, evidence: Evidence) -> float:
+        """A policy's score; one that fails, or gives no number, has no opinion: the caller is not to suffer for it."""
+        try:
+            score = float(policy.score(evidence))
+        except Exception:
+            log.exception("the turn-end policy %s failed", policy.name)
+            return 0.0
+        return score if math.isfinite(score) else 0.0
 
     def explain(self, evidence: Evidence) -> dict[str, float]:
         """Each policy's part in the score, by name."""
-        return {policy.name: policy.score(evidence) for policy in self.policies}
+        return {policy.name: self._ask(policy, evidence) for policy in self.policies}
 
     def delay_s(self, evidence: Evidence, options: TurnOptions) -> float:
         """Seconds of silence that make the turn certain, between ``options.min_delay_s`` and ``max_delay_s``.
@@ -260,33 +324,21 @@ class TurnEnd:
 
 
 def _signs(evidence: Evidence) -> Signs:
-    return read_signs(evidence.text or "", english=evidence.english)
+    return _read(evidence.text or "", evidence.english)
 
 
 def _expected(evidence: Evidence) -> Expected:
-    return expected_answer(evidence.agent_asked) if evidence.english else Expected()
+    return _read_question(evidence.agent_asked) if evidence.english else Expected()
 
 
-# ------------------------------------------------------------ words alone
+# Several policies read the same words, and they are asked several times at a pause.
 
 
-class Endpointing(Protocol):
-    """How much silence after the last word makes a turn certain."""
-
-    def delay_s(self, text: str, options: TurnOptions) -> float:
-        """Seconds of silence, between ``options.min_delay_s`` and ``options.max_delay_s``."""
+@functools.lru_cache(maxsize=_KEPT)
+def _read(text: str, english: bool) -> Signs:
+    return read_signs(text, english=english)
 
 
-class SilenceEndpointing:
-    """The minimum when the words look complete, the maximum when they plainly go on."""
-
-    def delay_s(self, text: str, options: TurnOptions) -> float:
-        return options.max_delay_s if looks_open(text) else options.min_delay_s
-
-
-def looks_open(text: str) -> bool:
-    """Whether a transcript ends as if more were to come."""
-    stripped = text.rstrip().rstrip("\"')")
-    if not stripped or (stripped[-1] in ".!?。！？" and not stripped.endswith("...")):
-        return False
-    return read_signs(text).ending in (Ending.OPEN, Ending.CUT, Ending.HESITATION)
+@functools.lru_cache(maxsize=_KEPT)
+def _read_question(agent_asked: str) -> Expected:
+    return expected_answer(agent_asked)

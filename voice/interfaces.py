@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from voice.scope import Scope
+from voice.speculation import GuessBudget
 
 Pcm16: TypeAlias = npt.NDArray[np.int16]
 """Mono audio, shape (n,), full scale ±32768."""
@@ -250,6 +251,31 @@ class LanguageModel(Protocol):
         """
 
 
+# ---------------------------------------------------------------- turn detection
+
+
+class TurnModel(Protocol):
+    """Tells from the sound whether the user is done.
+
+    Attributes:
+        window_s: How much of the turn's end it looks at, in seconds.
+    """
+
+    name: str
+    window_s: float
+
+    async def completion(self, audio: Pcm16, scope: Scope) -> float:
+        """The probability, 0–1, that the user is done.
+
+        Args:
+            audio: The turn from its true start, 16 kHz, shape (n,), with the silence after it.
+            scope: Its class is ``scope.priority``; when it ends before the model runs, the model does not run.
+
+        Raises:
+            EngineFailed, Overloaded, DeadlineExceeded, ScopeCancelled: As named.
+        """
+
+
 # ---------------------------------------------------------------- synthesis
 
 
@@ -339,10 +365,18 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The engines of an agent. All may be shared by any number of sessions."""
+    """The engines of an agent. All may be shared by any number of sessions.
+
+    Attributes:
+        fallback_model: Answers when ``model`` fails; ``None``: nobody does.
+        turn: Tells from the sound whether the user is done; ``None``: silence and words decide.
+        guesses: Bounds the work that starts before turns are certain, over all sessions of these stages.
+    """
 
     detector: VoiceDetector
     recogniser: Recogniser
     model: LanguageModel
     synthesiser: Synthesiser
     fallback_model: LanguageModel | None = None
+    turn: TurnModel | None = None
+    guesses: GuessBudget = field(default_factory=GuessBudget, compare=False)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from voice.answering import Answering
+from voice.backchannels import ENGLISH_HINTS
 from voice.chat import UserEntry
-from voice.errors import VoiceError
+from voice.errors import EngineFailed, VoiceError
 from voice.events import Problem, SpeechStarted, SpeechStopped, UserSaid
 from voice.hearing import Ear
-from voice.interfaces import ASR_RATE_HZ, Pcm16
+from voice.interfaces import ASR_RATE_HZ, Pcm16, TurnModel
 from voice.options import TurnOptions
 from voice.recognition import transcribe
 from voice.response import Response
@@ -22,6 +24,8 @@ from voice.turn_events import (
     CutInput,
     Guess,
     Heard,
+    Judge,
+    Judged,
     OpenTurn,
     Recognise,
     Reopen,
@@ -31,6 +35,8 @@ from voice.user_turn import UserTurn
 
 if TYPE_CHECKING:
     from voice.session import Session
+
+log = logging.getLogger("voice")
 
 _TAIL = int(0.2 * ASR_RATE_HZ)
 """Silence that a recogniser gets after the last word."""
@@ -61,10 +67,13 @@ class Listening:
         self._session, self._ear, self._answering = session, ear, answering
         self._scope, self._feed = scope, feed
         self._turn: UserTurn | None = None
+        self.guesses = session.agent.stages.guesses.session()
         self.item_id: str | None = None  # names the newest turn, in progress or over
         self._heard_until = 0  # audio before this index belongs to earlier turns
         self._from: int | None = None  # where the turn's audio begins; None: nothing was said yet
-        self._to = 0
+        self._to = 0  # where the audio for the recogniser ends
+        self._began = 0  # where its newest speech begins
+        self._end = 0  # where its speech ends
         self._edge_at = 0.0  # when the detector last noticed that the user began to speak
 
     def _now(self) -> float:
@@ -78,9 +87,11 @@ class Listening:
             start = index - int(self._session.options.pre_roll_s * ASR_RATE_HZ)
             self._from = self._ear.keep_from = max(start, self._heard_until, self._ear.log.start)
         self._edge_at = now
+        self._began = index
 
     def paused(self, index: int) -> None:
         """Speech ended at a sample, for now."""
+        self._end = index
         self._to = min(index + _TAIL, self._ear.log.end)
 
     def note_pause(self, index: int, now: float) -> None:
@@ -90,6 +101,10 @@ class Listening:
             turn.speech_end, turn.paused_at = self._ear.time_of(index), now
             if turn.announced:
                 self._session.emit(SpeechStopped(turn.item_id, index / ASR_RATE_HZ))
+
+    def over_noise_db(self) -> float | None:
+        """Level of the sound in progress above the room's noise; ``None``: not known."""
+        return self._ear.over_noise_db(self._began, self._ear.voiced_until)
 
     def is_full(self, options: TurnOptions) -> bool:
         """Whether the turn has all the audio it may have, however fast it came.
@@ -137,7 +152,8 @@ class Listening:
         turn = self._turn_of(decision.turn)
         turn.revision, turn.announced = decision.revision, True
         self._tell_started(turn)
-        if self._session.options.speculate and self._session.options.respond:
+        options = self._session.options
+        if options.speculate and options.respond and self.guesses.reads_ahead(self._now()):
             turn.reading = turn.scope.child("stage", priority=Priority.BACKGROUND)
             self._answering.prepare(turn.reading)
         if turn.speech_end is not None:  # it had ended before it was clear that it was a turn
@@ -158,12 +174,26 @@ class Listening:
     def reopen(self, decision: Reopen) -> None:
         """The guess is void; the turn goes on."""
         turn = self._turn_of(decision.turn)
-        self._session.counters.guesses_dropped += turn.drop_work(Reason.RESUMED)
+        self._drop_work(turn, Reason.RESUMED)
         turn.revision = decision.revision
         if decision.speech:
             turn.speech_end = turn.paused_at = None
             self._settle(turn)
             self._tell_started(turn)
+
+    def _drop_work(self, turn: UserTurn, reason: Reason) -> None:
+        """Recognition and guess are void."""
+        if turn.drop_work(reason):
+            self.ended_guess(kept=False)
+
+    def ended_guess(self, *, kept: bool) -> None:
+        """A guess was used or thrown away."""
+        if kept:
+            self._session.counters.guesses_kept += 1
+            self.guesses.kept(self._now())
+        else:
+            self._session.counters.guesses_dropped += 1
+            self.guesses.dropped(self._now())
 
     def _tell_started(self, turn: UserTurn) -> None:
         at_s = (self._from or 0) / ASR_RATE_HZ
@@ -179,22 +209,59 @@ class Listening:
     def recognise(self, decision: Recognise) -> None:
         """Transcribe the turn's audio up to the pause."""
         turn = self._turn_of(decision.turn)
-        self._session.counters.guesses_dropped += turn.drop_work(Reason.SUPERSEDED)
+        self._drop_work(turn, Reason.SUPERSEDED)
         work = turn.new_work(decision.revision)
-        start = self._to if self._from is None else self._from
-        audio = self._ear.log.read(max(start, self._ear.log.start), max(start, self._to))
+        if turn.speech_end is not None and self._now() >= turn.speech_end + self._session.options.min_delay_s:
+            work.promote()  # it was put off until now, and the user waits for it
+        stop = self._ear.log.end if decision.so_far else self._to
+        hints = self._session.hints
+        if decision.probe and self._session.language in (None, "en"):
+            hints = (*hints, *ENGLISH_HINTS)
         work.run(
-            self._transcribe(turn, decision.revision, audio, work), f"recognise {self._session.session_id}"
+            self._transcribe(turn, decision.revision, self._audio(stop), hints, work),
+            f"recognise {self._session.session_id}",
         )
 
-    async def _transcribe(self, turn: UserTurn, revision: int, audio: Pcm16, scope: Scope) -> None:
+    def _audio(self, stop: int) -> Pcm16:
+        """The turn's audio up to a sample."""
+        start = stop if self._from is None else max(self._from, self._ear.log.start)
+        return self._ear.log.read(start, max(start, stop))
+
+    def judge(self, decision: Judge) -> None:
+        """Ask the turn model whether the user is done, about the turn with so much silence after it."""
+        turn = self._turn_of(decision.turn)
+        model = self._session.agent.stages.turn
+        if model is None or turn.work is None or turn.work.cancelled:
+            return
+        silence = int(decision.silence_s * ASR_RATE_HZ)
+        audio = self._audio(min(self._end + silence, self._ear.log.end))
+        turn.work.run(self._judge(model, decision, audio, turn.work), f"judge {self._session.session_id}")
+
+    async def _judge(self, model: TurnModel, decision: Judge, audio: Pcm16, scope: Scope) -> None:
+        probability: float | None = None
+        try:
+            if audio.size:
+                answer = float(await model.completion(audio, scope))
+                if not 0.0 <= answer <= 1.0:  # not a number is not, either
+                    raise EngineFailed(f"{answer} is no probability")
+                probability = answer
+        except VoiceError as error:
+            if not scope.cancelled:
+                log.warning("the turn model %s failed: %s", model.name, error)
+        if scope.cancelled:
+            return
+        self._feed(Judged(self._now(), decision.turn, decision.revision, decision.silence_s, probability))
+
+    async def _transcribe(
+        self, turn: UserTurn, revision: int, audio: Pcm16, hints: tuple[str, ...], scope: Scope
+    ) -> None:
         started = self._now()
-        text = ""
+        text, failed = "", False
         try:
             recogniser, language = self._session.agent.stages.recogniser, self._session.language
-            hints = self._session.hints
             text = (await transcribe(recogniser, audio, scope, language=language, hints=hints)).text
         except VoiceError as error:
+            failed = True
             if not scope.cancelled:
                 message = f"the user's words were lost: {error}"
                 self._session.emit(Problem(message, type(error).__name__, turn.item_id))
@@ -202,7 +269,8 @@ class Listening:
             return
         turn.asr_s = self._now() - started
         turn.text = f"{turn.settled} {text.strip()}".strip()
-        self._feed(Heard(self._now(), turn.number, revision, turn.text))
+        around = self._session.around()
+        self._feed(Heard(self._now(), turn.number, revision, turn.text, around, failed))
 
     async def transcribe_entry(self, entry: UserEntry, audio: Pcm16) -> None:
         """The words of audio that was handed in whole enter the history where its entry is."""
@@ -232,6 +300,7 @@ class Listening:
         if turn.reading is not None:
             turn.reading.cancel(Reason.SUPERSEDED)
         self._session.counters.guesses += 1
+        self.guesses.started(self._now())
         turn.guess = self._answering.new(work, saying=decision.text)
         turn.guess.start()
 
@@ -250,6 +319,7 @@ class Listening:
             turn.work.promote()
         if guess is not None and (guess.spoiled or guess.scope.cancelled):
             guess.scope.cancel(Reason.FAILED)
+            self.ended_guess(kept=False)
             guess = None
         return turn, guess
 
@@ -259,7 +329,7 @@ class Listening:
         self.forget(self._to)
         if turn is None:
             return
-        self._session.counters.guesses_dropped += turn.drop_work(Reason.SUPERSEDED)
+        self._drop_work(turn, Reason.SUPERSEDED)
         turn.scope.cancel(Reason.SUPERSEDED)
         if decision.announced:
             self._session.counters.empty_turns += 1

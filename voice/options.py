@@ -19,18 +19,29 @@ class TurnOptions:
         speech_threshold: Voice probability above which a window is speech, 0–1. It ends 0.15 below.
         start_s: Speech this long makes the edge "the user speaks".
         pause_s: Silence this long is a pause: recognition and the guess start.
-        min_delay_s: Silence after which a turn whose words look complete is certain.
-        max_delay_s: Silence after which any turn is certain.
+        min_delay_s: Silence after which a turn that is surely over is certain.
+        max_delay_s: Silence after which any turn is certain; between the two, the policies of ``Agent.turn_end``
+            decide.
         pre_roll_s: Audio kept from before the edge, so that the first syllable is not lost.
         max_turn_s: The longest user turn; it is ended there with what was said.
         speculate: Start recognition, model and synthesis at the pause, behind the gate; else recognition waits for
             ``min_delay_s`` and the rest for the commit.
-        interrupt_after_s: Speech this long while the agent speaks is an interruption by its length alone;
-            shorter speech interrupts if it has words.
+        interrupt_words: Words, nods and hums not counted, that interrupt the answer; words like "stop" always do,
+            and so does any when the agent has asked.
+        interrupt_after_s: Speech over the answer whose words are not known yet interrupts once it is this long.
+        wordless_after_s: Speech over the answer in which the recogniser finds no words interrupts once it is this
+            long.
+        interrupt_least_s: A shorter sound never interrupts, whatever is heard in it.
+        interrupt_over_noise_db: A sound that is not this far above the room's noise never interrupts.
+        echo_hold_s: While the agent's voice comes back from a loudspeaker, the agent falls silent only for a sound of
+            at least this length: what is left of an echo is short.
+        ask_words_s: The words of a sound that goes on are asked for after so much of it, and again after as much. A
+            sound that is over sooner interrupts only with words like "stop", or when the agent has asked.
         hold_s: Longest wait for the decision on transports that can only flush; 0 decides at the edge.
-        decide_s: Longest wait for the decision on transports that can pause, from the end of a short sound.
+        decide_s: Longest wait for the words of a sound that is over, on transports that can pause.
         idle_s: Silence on both sides before an ``Idle`` event; ``None`` for never.
         respond: Answer a turn by itself; else it only enters the history, and the owner calls ``session.respond()``.
+        echo_guard: The agent's own voice, back from a loudspeaker, is kept from the detector.
         interrupt: Speech over the agent's voice can interrupt it; else it is a turn that waits for its end.
     """
 
@@ -38,17 +49,24 @@ class TurnOptions:
     speech_threshold: float = 0.5
     start_s: float = 0.06
     pause_s: float = 0.12
-    min_delay_s: float = 0.58
-    max_delay_s: float = 1.0
+    min_delay_s: float = 0.4
+    max_delay_s: float = 2.5
     pre_roll_s: float = 0.4
     max_turn_s: float = 120.0
     speculate: bool = True
-    interrupt_after_s: float = 0.4
+    interrupt_words: int = 2
+    interrupt_after_s: float = 1.2
+    wordless_after_s: float = 3.0
+    interrupt_least_s: float = 0.1
+    interrupt_over_noise_db: float = 6.0
+    echo_hold_s: float = 0.13
+    ask_words_s: float = 0.5
     hold_s: float = 0.25
     decide_s: float = 1.0
     idle_s: float | None = 15.0
     respond: bool = True
     interrupt: bool = True
+    echo_guard: bool = True
 
     def __post_init__(self) -> None:
         _check(self.mode in ("automatic", "manual"), 'mode must be "automatic" or "manual"')
@@ -70,7 +88,14 @@ class TurnOptions:
         )
         _check(1.0 <= self.max_turn_s <= 600.0, "max_turn_s must be 1 to 600 s")
         _check(0.0 <= self.hold_s <= 2.0, "hold_s must be 0 to 2 s")
-        _check(self.interrupt_after_s >= 0.0 and self.decide_s > 0.0, "times must be positive")
+        _check(1 <= self.interrupt_words <= 100, "interrupt_words must be 1 to 100")
+        _check(0.0 <= self.interrupt_after_s <= 60.0, "interrupt_after_s must be 0 to 60 s")
+        _check(0.0 <= self.wordless_after_s <= 60.0, "wordless_after_s must be 0 to 60 s")
+        _check(0.0 <= self.interrupt_least_s <= 2.0, "interrupt_least_s must be 0 to 2 s")
+        _check(-60.0 <= self.interrupt_over_noise_db <= 60.0, "interrupt_over_noise_db must be -60 to 60 dB")
+        _check(0.0 <= self.echo_hold_s <= 2.0, "echo_hold_s must be 0 to 2 s")
+        _check(0.1 <= self.ask_words_s <= 60.0, "ask_words_s must be 0.1 to 60 s")
+        _check(0.0 < self.decide_s <= 10.0, "decide_s must be more than 0, at most 10 s")
         _check(self.idle_s is None or self.idle_s > 0, "idle_s must be positive, or None for never")
 
 

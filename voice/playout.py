@@ -23,7 +23,10 @@ _EMPTY: Pcm16 = np.zeros(0, np.int16)
 _START_S = 0.02
 """An answer begins, or goes on after it ran dry, with at least so much audio."""
 
-
+_RAMP_S = 0.005
+"""A held voice fades out, and in again, within this."""
+_SOUNDS_S = 0.05
+"""A voice of which nothing was read for so long is silent already."""
 _USUAL_PACE = 15.0
 """Characters a second of read English, about 150 words a minute; used until the voice's own pace is known."""
 _REPORT_SLACK_S = 0.05
@@ -228,6 +231,10 @@ class Playout:
         capabilities: What the transport can do.
         on_audible: Called at the first sample of a track that leaves.
         on_drained: Called once everything of an ended track has left; the ear may still be behind.
+
+    Attributes:
+        on_played: Called with what leaves and the loop time at which the ear has its first sample.
+        on_silenced: Called when what the ear was to have from a loop time on was dropped.
     """
 
     def __init__(
@@ -236,9 +243,13 @@ class Playout:
         on_audible: Callable[[Track], None],
         on_drained: Callable[[Track], None],
     ) -> None:
+        self.on_played: Callable[[Pcm16, float], None] | None = None
+        self.on_silenced: Callable[[float], None] | None = None
         self.capabilities = capabilities
         self.rate_hz = capabilities.sample_rate
         self.held = False
+        self._ramp = int(_RAMP_S * self.rate_hz)
+        self._fading = self._rising = False
         self.wake = asyncio.Event()  # something may be readable now; the session's sender waits for it
         self._on_audible, self._on_drained = on_audible, on_drained
         self._track: Track | None = None
@@ -259,7 +270,7 @@ class Playout:
             self.drop()
         now = asyncio.get_running_loop().time()
         self._track = track
-        self.held = False
+        self.held = self._fading = self._rising = False
         self._ear, self._ear_at, self._last_read_at = 0.0, now, now
         self._reported = None
         self._drain_told = False
@@ -273,20 +284,42 @@ class Playout:
     def read(self, samples: int) -> Pcm16:
         """The next samples for the ear, at most ``samples``; empty when there is nothing, or silence is wanted."""
         track = self._track
-        if track is None or self.held:
+        if track is None or (self.held and not self._fading):
             return _EMPTY
+        if self.held:
+            samples = min(samples, self._ramp)
         first = track.taken == 0
         now = asyncio.get_running_loop().time()
         self._advance(now)  # with what was there so far: the ear did not play what comes only now
         out = track.read(samples)
         if out.size:
             self._last_read_at = now
+            out = self._faded(out)
+            if self.on_played is not None:
+                self.on_played(out, now + self._way_s(track, out.size))
             if first:
                 self._on_audible(track)
                 if self._track is not track:
                     return _EMPTY  # the owner cut it when it was told of it
         self._tell_drained()
         return out
+
+    def _faded(self, out: Pcm16) -> Pcm16:
+        """A voice that is held or goes on does so within a few milliseconds: a step would be heard as a click."""
+        if not self._fading and not self._rising:
+            return out
+        size = min(out.size, self._ramp)
+        gain = np.linspace(0.0, 1.0, size, endpoint=False, dtype=np.float32)
+        faded = out.astype(np.float32)
+        faded[:size] *= gain[::-1] if self._fading else gain
+        self._fading = self._rising = False
+        return np.rint(faded).astype(np.int16)
+
+    def _way_s(self, track: Track, samples: int) -> float:
+        """Seconds from now until the ear has the first of the ``samples`` that left last."""
+        if self.capabilities.playout == "can_pause":
+            return self.capabilities.delay_s
+        return max(0.0, track.taken - samples - self._ear) / self.rate_hz + self.capabilities.delay_s
 
     def _tell_drained(self) -> None:
         track = self._track
@@ -341,12 +374,18 @@ class Playout:
     # ------------------------------------------------------------ silence
 
     def hold(self) -> None:
-        """Silence, reversibly: nothing is read until :meth:`release`."""
+        """Silence, reversibly: but for a fade of 5 ms nothing is read until :meth:`release`."""
+        if not self.held:
+            recent_s = asyncio.get_running_loop().time() - self._last_read_at
+            sounds = self._track is not None and self._track.taken > 0 and recent_s < _SOUNDS_S
+            self._fading = sounds and self.capabilities.playout == "can_pause"
         self.held = True
 
     def release(self) -> None:
         """Go on at the very sample where it was held."""
-        self.held = False
+        if self.held:
+            self._rising = self.capabilities.playout == "can_pause" and not self._fading
+        self.held = self._fading = False
         self.wake.set()
 
     def drop(self) -> tuple[Track, int] | None:
@@ -359,7 +398,9 @@ class Playout:
         track.most = self._most(track, now)
         track.drop()
         self._track = None
-        self.held = False
+        self.held = self._fading = self._rising = False
+        if self.on_silenced is not None:
+            self.on_silenced(now + self.capabilities.delay_s)
         return track, position
 
 

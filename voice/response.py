@@ -35,6 +35,7 @@ from voice.interfaces import (
     Usage,
 )
 from voice.playout import Track
+from voice.saying import Said
 from voice.scope import Reason, Scope
 from voice.speaking import Speaker
 from voice.tools import SessionHandle, run_tool
@@ -63,6 +64,7 @@ class Response:
         saying: User words that are not in the history yet (a guess).
         text: Say this, without asking the model.
         asked_for: The owner wants it; it takes the place of the answer that a turn gets by itself.
+        interruptible: The user's voice may cut it.
 
     Attributes:
         track: Its audio.
@@ -76,6 +78,7 @@ class Response:
         finish: Why the model ended.
         on_made: Called once when it is made and the gate is open, unless it was cut.
         shown: Tool calls whose results the model was shown.
+        ended: How it went, once it is over.
     """
 
     def __init__(
@@ -89,7 +92,9 @@ class Response:
         text: str | None = None,
         context: SessionHandle | None = None,
         asked_for: bool = False,
+        interruptible: bool = True,
     ) -> None:
+        self.interruptible = interruptible
         self.parts, self.owner, self.scope = parts, owner, scope
         self.asked_for = asked_for
         self.response_id = response_id
@@ -108,6 +113,7 @@ class Response:
         self.shown: set[str] = set()
         self.times = AnswerTimes(started=self._now())
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
         self._saying, self._text = saying, text
         self._context = context
         self._gate = asyncio.Event()
@@ -182,8 +188,15 @@ class Response:
         self.track.drop()
         if self._late_timer is not None:
             self._late_timer.cancel()
-        if not self.opened and not self.done.done():
-            self.done.set_result(None)
+        if not self.opened:
+            if not self.done.done():
+                self.done.set_result(None)
+            self.end(Said("cancelled", reason=str(reason)))
+
+    def end(self, said: Said) -> None:
+        """It is over: tell who waits."""
+        if not self.ended.done():
+            self.ended.set_result(said)
 
     async def _make(self) -> None:
         try:

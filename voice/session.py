@@ -19,6 +19,7 @@ from voice.answering import Answering
 from voice.audio import AudioFormat
 from voice.chat import Chat
 from voice.controls import Controls
+from voice.echo import OwnVoice
 from voice.errors import BadRequest
 from voice.events import Idle, SessionEnded, SessionEvent
 from voice.executor import Executor, ThreadExecutor
@@ -32,7 +33,11 @@ from voice.outbox import Outbox
 from voice.playout import Playout
 from voice.scope import Identity, Reaper, Reason, Scope
 from voice.sender import send_audio
+from voice.speculation import Level
 from voice.turns import State, TurnTaker
+
+_LATELY_S = 1.2
+"""Words of the agent that may be in a sound: of the pre-roll, and of the way from the loudspeaker and back."""
 
 
 class Session(Controls):
@@ -116,7 +121,14 @@ class Session(Controls):
             )
         self.chat = Chat(agent.instructions, limits, tag=self.session_id[-6:])
         self.ear = Ear(agent.stages.detector, self.options, limits, self._format, self._began, self._paused)
-        self.taker = TurnTaker(self.options, capabilities.playout)
+        self.taker = TurnTaker(
+            self.options,
+            capabilities.playout,
+            agent.turn_end,
+            agent.interruptions,
+            judges=agent.stages.turn is not None,
+            language=self.language,
+        )
         if self._executor is None:
             self._own_executor = self._executor = ThreadExecutor(f"tools-{self.session_id}", threads=4)
         parts = Parts(
@@ -134,6 +146,7 @@ class Session(Controls):
         name = self.session_id[-6:]
         self._answering = Answering(parts, self, self, self.transport, self.ear, self._feed, name)
         self._use_answers(self._answers)
+        self._guard_ear()
         self._started = True  # what may raise is done: from here on there is something to end
         self.scope = Scope(
             "session", parent=self._process, identity=Identity(self.session_id, 0, 0), reaper=Reaper()
@@ -201,20 +214,48 @@ class Session(Controls):
             return
         now = self._now()
         self._listening.began(index, now)
-        self._feed(turns.SpeechBegan(now, self.ear.time_of(index)))
+        self._feed(turns.SpeechBegan(now, self.ear.time_of(index), self.around()))
 
     def _paused(self, index: int) -> None:
         if self.taker.closing:
             self._later.append((self._paused, index))
             return
         self._listening.paused(index)
-        self._feed(turns.SpeechPaused(self._now(), self.ear.time_of(index)))
-        self._listening.note_pause(index, self._now())
+        now = self._now()
+        level = self._listening.guesses.level(now) if self.options.speculate else Level.NONE
+        self._feed(turns.SpeechPaused(now, self.ear.time_of(index), self.around(), level))
+        self._listening.note_pause(index, now)
 
     def _tick(self) -> None:
         self._wake = None
         self.ear.notice_gap(self._now())
-        self._feed(turns.Tick(self._now(), self.ear.time_of(self.ear.voiced_until)))
+        self._feed(turns.Tick(self._now(), self.ear.time_of(self.ear.voiced_until), self.around()))
+
+    def around(self) -> turns.Around:
+        """What is known, beside the sound itself, of a sound over the agent's voice."""
+        if self.taker.state not in (State.SPEAKING, State.HELD):
+            return turns.NOTHING_AROUND
+        guard = self.ear.guard
+        echoes = guard is not None and guard.delay_s is not None
+        return turns.Around(
+            over_noise_db=self._listening.over_noise_db(),
+            echoes=echoes,
+            agent_text=self._answering.lately_said(_LATELY_S) if echoes else "",
+            asked=self._answering.asks,
+        )
+
+    def _guard_ear(self) -> None:
+        """Compare what comes in with what goes out, from now on, or no longer."""
+        playout = self.playout
+        if not self.options.echo_guard:
+            self.ear.guard = playout.on_played = playout.on_silenced = None
+        elif self.ear.guard is None:
+            guard = self.ear.guard = OwnVoice(playout.rate_hz)
+            playout.on_played, playout.on_silenced = guard.played, guard.silenced
+
+    def was_heard(self, text: str) -> None:
+        """What the agent said last: the user's next words may be the answer to it."""
+        self.taker.certainty.agent_said = text
 
     def _feed(self, event: turns.TurnInput) -> None:
         """Tell the turn taker and carry out what it decides; what happens meanwhile waits for its turn."""
@@ -240,7 +281,7 @@ class Session(Controls):
         if self.taker.state is State.LISTENING:
             response = self._answering.next_waiting()
             if response is not None:
-                self._feed(turns.Spoke(self._now(), answer=response.asked_for))
+                self._feed(turns.Spoke(self._now(), response.asked_for, response.interruptible))
                 self._answering.begin(response, None)
                 return
             if self._unshown and self.options.respond:
@@ -263,6 +304,8 @@ class Session(Controls):
                 self._listening.reopen(decision)
             case turns.Recognise():
                 self._listening.recognise(decision)
+            case turns.Judge():
+                self._listening.judge(decision)
             case turns.Guess():
                 self._listening.guess(decision)
             case turns.Commit():
@@ -293,12 +336,13 @@ class Session(Controls):
         if self.ended is not None:  # the owner hung up when it was told
             return
         if not decision.respond:
+            if guess is not None:
+                self._listening.ended_guess(kept=False)
             turn.scope.close()
             return
         response = self._answering.next_waiting(asked_for=True)
         if guess is not None:
-            self.counters.guesses_kept += response is None
-            self.counters.guesses_dropped += response is not None
+            self._listening.ended_guess(kept=response is None)
         if response is not None and guess is not None:
             guess.scope.cancel(Reason.SUPERSEDED)
         self._answering.begin(response or guess or self._answering.new(turn.scope), turn)

@@ -6,8 +6,22 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from voice.scope import Reason
+from voice.speculation import Level
 
 # ---------------------------------------------------------------- what happened
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What else is known of a sound while the agent speaks; see :class:`voice.interruption.Sound`."""
+
+    over_noise_db: float | None = None
+    echoes: bool = False
+    agent_text: str = ""
+    asked: bool = False
+
+
+NOTHING_AROUND = Around()
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,24 +30,43 @@ class SpeechBegan:
 
     now: float
     start: float
+    around: Around = NOTHING_AROUND
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechPaused:
-    """Silence for ``pause_s``; ``end`` is when the speech ended."""
+    """Silence for ``pause_s``; ``end`` is when the speech ended. ``level``: how much may be done before the turn is
+    certain."""
 
     now: float
     end: float
+    around: Around = NOTHING_AROUND
+    level: Level = Level.FULL
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Recognition of a turn's revision is done. ``text`` is empty for no words, also after a failure."""
+    """Recognition of a turn's revision is done. ``text`` is empty for no words, also after a failure; ``failed`` tells
+    the two apart."""
 
     now: float
     turn: int
     revision: int
     text: str
+    around: Around = NOTHING_AROUND
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The turn model's answer about a pause with ``silence_s`` of silence: the probability that the user is done;
+    ``None``: it failed."""
+
+    now: float
+    turn: int
+    revision: int
+    silence_s: float
+    probability: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +75,7 @@ class Tick:
 
     now: float
     voiced_until: float | None = None
+    around: Around = NOTHING_AROUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +123,19 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Spoke:
-    """The owner makes the agent speak (a greeting, a requested answer). ``answer``: it answers the user."""
+    """The owner makes the agent speak (a greeting, a requested answer). ``answer``: it answers the user;
+    ``interruptible``: the user's voice may cut it."""
 
     now: float
     answer: bool = False
+    interruptible: bool = True
 
 
 TurnInput: TypeAlias = (
     SpeechBegan
     | SpeechPaused
     | Heard
+    | Judged
     | Tick
     | Audible
     | Finished
@@ -131,11 +168,22 @@ class Reopen:
 
 @dataclass(frozen=True, slots=True)
 class Recognise:
-    """Transcribe the turn's audio up to now. ``probe``: only to learn whether a sound has words."""
+    """Transcribe the turn's audio up to its pause. ``probe``: only to learn whether a sound has words; ``so_far``: it
+    goes on, and its audio up to now is meant."""
 
     turn: int
     revision: int
     probe: bool = False
+    so_far: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Ask the turn model about the turn's audio up to ``silence_s`` after its pause began."""
+
+    turn: int
+    revision: int
+    silence_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +255,7 @@ Decision: TypeAlias = (
     OpenTurn
     | Reopen
     | Recognise
+    | Judge
     | Guess
     | Commit
     | CloseEmpty

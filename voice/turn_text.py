@@ -55,6 +55,22 @@ _YES_NO = frozenset({
     "not", "go", "ahead", "sounds", "good", "fine", "works", "perfect", "great", "i", "am", "did", "would", "have",
     "it's", "i'm", "really", "all", "don't", "didn't", "never", "mm-hmm", "uh-huh", "true", "afraid",
 })
+_YES = frozenset({"yes", "yeah", "yep", "yup", "sure", "okay", "ok", "mm-hmm", "uh-huh"})
+_NO = frozenset({"no", "nope", "nah"})
+_OFFERS = frozenset({"would", "shall", "should", "can", "could", "may", "will"})
+_COMMANDS = frozenset({
+    "tell", "give", "show", "play", "stop", "turn", "set", "call", "cancel", "find", "open", "close", "read", "remind",
+    "repeat", "explain", "start", "sing", "count", "translate",
+})
+_DETAILS = frozenset({"which", "when", "where", "who", "whose"})
+_DETAIL_NOUNS = frozenset({
+    "time", "day", "date", "month", "year", "colour", "color", "size", "kind", "type", "sort", "model", "brand", "make",
+})
+_DETAIL_MEASURES = frozenset({"long", "far", "often", "soon", "big", "tall", "late", "early"})
+_STRANDED = frozenset({
+    "to", "of", "for", "with", "from", "in", "into", "on", "at", "by", "about", "under", "near", "like",
+})
+"""Prepositions that end a question: "Who should I talk to"."""
 _AND_OR = frozenset({"and", "or"})
 _NO_ITEM = frozenset({
     "i", "you", "he", "she", "we", "they", "me", "him", "us", "them", "was", "are", "were", "sir", "madam", "well",
@@ -74,8 +90,17 @@ _STREETS = frozenset({
 
 _TOKEN = re.compile(r"[^\W_]+(?:['’.@-][^\W_]+)*", re.UNICODE)
 _REFUSAL = re.compile(
-    r"\b(don't|do not|can't|cannot|haven't|rather not|not sure|no idea|forgot|forgotten|sorry)\b"
+    r"\b((don't|do not) (know|have|remember|recall|want)|(can't|cannot) (say|tell|remember|recall|find|give)"
+    r"|haven't|rather not|not sure|no idea|forgot|forgotten|sorry)\b"
 )
+_NO_MORE = re.compile(
+    r"\b(that's (all|it|everything)|that is (all|it)|nothing( else)?|all good|i'm (good|fine))\b"
+)
+_REQUEST = re.compile(
+    r"\b(please|tell|give|enter|say|spell|read|confirm|provide|describe|explain|let me know|need)\b"
+)
+_TELL = re.compile(r"\b(tell|describe|explain|help)\b")
+_CHECK = re.compile(r"\b(correct|right|okay|ok|true|still there|hear me|is that)\b")
 _SENTENCE_END = re.compile(r"[.!?。！？]+\s+")
 
 
@@ -93,16 +118,24 @@ class Ending(Enum):
     FRAGMENT = "fragment"  # words without closing punctuation, or one or two words
 
 
+Kind = Literal[
+    "any", "open", "detail", "check", "offer", "more", "yes_no",
+    "number", "quantity", "date", "email", "address", "name", "list",
+]  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What kind of answer the agent asked for.
 
     Attributes:
-        kind: ``"any"``: nothing in particular.
+        kind: ``"any"``: nothing in particular; ``"open"``: to tell something ("How can I help?"); ``"detail"``: one
+            thing ("Which size?"); ``"check"``, ``"offer"``, ``"more"``, ``"yes_no"``: yes or no to "Is that right?",
+            "Shall I book it?", "Anything else?" or any other such question.
         least, most: For ``"number"``: how many digits an answer has; 0 and 0: not known.
     """
 
-    kind: Literal["any", "yes_no", "number", "quantity", "date", "email", "address", "name", "list"] = "any"
+    kind: Kind = "any"
     least: int = 0
     most: int = 0
 
@@ -144,7 +177,7 @@ def read_signs(text: str, *, english: bool = True) -> Signs:
 def expected_answer(question: str) -> Expected:
     """What the agent's last words ask for: the kind of answer to its last question."""
     asked = _last_question(question).lower().replace("’", "'")
-    if not asked:
+    if "?" not in asked and not _REQUEST.search(asked):
         return Expected()
     if exact := re.search(r"\b(?:last|first)? ?(\w+)[ -]digits?\b", asked):
         count = _small_number(exact.group(1))
@@ -153,14 +186,32 @@ def expected_answer(question: str) -> Expected:
     for pattern, expected in _ASKED:
         if re.search(pattern, asked):
             return expected
-    words = words_of(asked)
-    yes_no = next((True for w in words[:4] if w in _AUXILIARIES), False) and words[0] not in _QUESTION_WORDS
-    if yes_no and " or " not in asked:
-        return Expected("yes_no")
-    return Expected()
+    return Expected(_kind_asked(asked, words_of(asked)))
+
+
+def _kind_asked(asked: str, words: list[str]) -> Kind:
+    at = next((i for i, word in enumerate(words) if word in _QUESTION_WORDS), len(words))
+    auxiliary = next((i for i, word in enumerate(words[:4]) if word in _AUXILIARIES), len(words))
+    if auxiliary < at:
+        if " or " in asked:
+            return "detail"
+        if _CHECK.search(asked):
+            return "check"
+        if _TELL.search(asked):
+            return "open"
+        return "offer" if words[auxiliary] in _OFFERS else "yes_no"
+    if at < len(words):
+        word, following = words[at], words[at + 1 : at + 2]
+        if word in _DETAILS or (word == "what" and set(following) <= _DETAIL_NOUNS):
+            return "detail"
+        return "detail" if word == "how" and set(following) <= _DETAIL_MEASURES else "open"
+    if _CHECK.search(asked):
+        return "check"
+    return "open" if _TELL.search(asked) else "any"
 
 
 _ASKED: tuple[tuple[str, Expected], ...] = (
+    (r"\b(any|some)thing (else|more)\b|\bany (other|more) questions", Expected("more")),
     (r"e-?mail", Expected("email")),
     (r"(phone|mobile|cell|telephone|contact|callback) number|number (can|could|should) (i|we) (call|reach)",
      Expected("number", 7, 10)),
@@ -215,6 +266,25 @@ def is_yes_or_no(text: str) -> bool:
     return 0 < len(words) <= 5 and all(w in _YES_NO for w in words)
 
 
+def bare_answer(text: str) -> Literal["yes", "no"] | None:
+    """ "yes" or "no" where ``text`` is nothing but that."""
+    words = set(words_of(text))
+    if words and words <= _YES:
+        return "yes"
+    return "no" if words and words <= _NO else None
+
+
+def is_no_more(text: str) -> bool:
+    """Whether ``text`` says that there is nothing else: "No.", "That's all I need."."""
+    return bare_answer(text) == "no" or bool(_NO_MORE.search(text.lower().replace("’", "'")))
+
+
+def is_command(text: str) -> bool:
+    """Whether the last sentence of ``text`` tells the agent to do something: "Please tell me a joke."."""
+    words = words_of(_last_sentence(text))
+    return bool(_COMMANDS & set(words[: 2 if words[:1] == ["please"] else 1]))
+
+
 def is_refusal(text: str) -> bool:
     """Whether ``text`` says that there is no such answer: "I don't know", "I'd rather not"."""
     return bool(_REFUSAL.search(text.lower().replace("’", "'")))
@@ -267,14 +337,12 @@ def _ending(text: str, last: str, words: list[str], english: bool) -> Ending:
     cut = closing.endswith(("...", "…", ",", "-", "–", "—", ":", ";", "、", "，"))
     if english:
         tail = " ".join(words[-5:])
-        if (
-            words[-1] in _FILLERS
-            or words == ["well"]
-            or any(tail == hold or tail.endswith(f" {hold}") for hold in _HOLDS)
-        ):
+        filler = words[-1] in _FILLERS and not closing.endswith("?")  # "…, eh?" asks
+        if filler or words == ["well"] or any(tail == hold or tail.endswith(f" {hold}") for hold in _HOLDS):
             return Ending.HESITATION
         lacks_object = words[-2:-1] == ["to"] and words[-1] in _WANTS_OBJECT
-        if (words[-1] in _OPEN_ENDINGS or lacks_object) and not closing.endswith("?"):
+        asks = words_of(last)[0] in _QUESTION_WORDS and words[-1] in _STRANDED
+        if (words[-1] in _OPEN_ENDINGS or lacks_object) and not asks and not closing.endswith("?"):
             return Ending.OPEN
     if cut:
         return Ending.CUT

@@ -9,19 +9,17 @@ that come back (:class:`Heard`) name their turn and revision and are ignored whe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Literal
+from dataclasses import replace
 
-from voice.endpointing import Endpointing, SilenceEndpointing
-from voice.interruption import Interruption, LengthOrWords, Verdict
+from voice.floor import Floor, State
 from voice.options import TurnOptions
+from voice.over_answer import Step, Weigh
 from voice.scope import Reason
+from voice.speculation import Level
 from voice.turn_events import (
+    Around,
     Audible,
     Cleared,
-    CloseEmpty,
-    Commit,
     Committed,
     CutInput,
     Decision,
@@ -31,6 +29,8 @@ from voice.turn_events import (
     Heard,
     Hold,
     Interrupt,
+    Judge,
+    Judged,
     OpenTurn,
     Recognise,
     Release,
@@ -44,90 +44,23 @@ from voice.turn_events import (
     TurnInput,
     Typed,
 )
+from voice.user_speech import UserSpeech
+
+__all__ = ["State", "TurnTaker"]
+
+_LOOK_FOR_GAP_S = 0.5
+"""While the user speaks it is looked this often whether audio still comes."""
 
 
-class State(Enum):
-    """Where the conversation is."""
-
-    LISTENING = "listening"  # nobody speaks and nothing is owed
-    USER_SPEAKING = "user_speaking"
-    MAYBE_DONE = "maybe_done"  # the user paused; recognition and the guess run
-    THINKING = "thinking"  # the turn is certain; the answer is not yet audible
-    SPEAKING = "speaking"  # the ear hears the answer
-    HELD = "held"  # the user made a sound over the answer, which is silenced until it is clear what it was
-
-
-@dataclass(slots=True)
-class _Open:
-    """The user turn in progress. ``announced`` is false while it is only a sound over the agent's voice."""
-
-    turn: int
-    start: float
-    revision: int = 0
-    end: float | None = None  # set while paused
-    text: str | None = None  # of the current revision
-    asked: bool = False  # recognition of the current revision was asked for
-    announced: bool = True
-    forced: bool = False  # certain as soon as its words are known
-
-    def go_on(self) -> None:
-        """The user spoke again before it was certain."""
-        self.revision += 1
-        self.end = self.text = None
-        self.asked = False
-
-
-class TurnTaker:
-    """See the module's docstring.
-
-    Args:
-        options: Times and thresholds; may be replaced by :meth:`configure` during a call.
-        playout: The transport's kind: decides how long a sound over the agent's voice may stay undecided.
+class TurnTaker(Floor):
+    """See the module's docstring; for the arguments, :class:`voice.floor.Floor`.
 
     Attributes:
-        state: Where the conversation is.
         wake_at: When to feed the next :class:`Tick` (loop time); ``None``: nothing to wait for.
     """
 
-    def __init__(
-        self,
-        options: TurnOptions,
-        playout: Literal["can_pause", "flush_only"] = "can_pause",
-        endpointing: Endpointing | None = None,
-        interruption: Interruption | None = None,
-    ) -> None:
-        self.options = options
-        self.playout = playout
-        self.endpointing = endpointing or SilenceEndpointing()
-        self.interruption = interruption or LengthOrWords()
-        self.state = State.LISTENING
-        self.wake_at: float | None = None
-        self._turns = 0
-        self._open: _Open | None = None
-        self._owes_answer = False  # an answer was cut unheard: the next one covers its question
-        self._answering = False  # the live answer is to the user, not something the owner made the agent say
-        self._hold_until: float | None = None
-        self._idle_at: float | None = None
-
-    @property
-    def turn(self) -> int:
-        """Number of the newest turn, from 1; 0 before the first."""
-        return self._turns
-
-    @property
-    def response_live(self) -> bool:
-        """Whether an answer is being made or heard."""
-        return self.state in (State.THINKING, State.SPEAKING, State.HELD)
-
-    @property
-    def hearing(self) -> bool:
-        """Whether a user turn is open, or a sound that may become one."""
-        return self._open is not None
-
-    @property
-    def closing(self) -> bool:
-        """A turn was closed from outside and waits for its words only: new edges belong to the next one."""
-        return self._open is not None and self._open.forced
+    wake_at: float | None = None
+    _idle_at: float | None = None
 
     def configure(self, options: TurnOptions) -> None:
         """Use other times and thresholds from now on."""
@@ -144,6 +77,8 @@ class TurnTaker:
                 decisions = self._speech_paused(event) if self._automatic or self.response_live else []
             case Heard():
                 decisions = self._heard(event)
+            case Judged():
+                decisions = self._judged(event)
             case Tick():
                 decisions = self._tick(event)
             case Audible():
@@ -172,19 +107,6 @@ class TurnTaker:
         self._idle_at = None if self.options.idle_s is None else now + self.options.idle_s
         self._plan(now)
 
-    @property
-    def _automatic(self) -> bool:
-        return self.options.mode == "automatic"
-
-    @property
-    def _guesses(self) -> bool:
-        return self.options.speculate and self.options.respond
-
-    @property
-    def _beside(self) -> bool:
-        """A user turn is open that does not interrupt the live answer: it goes on beside it."""
-        return self.response_live and self._open is not None and self._open.announced
-
     # ------------------------------------------------------------ speech edges
 
     def _speech_began(self, event: SpeechBegan) -> list[Decision]:
@@ -194,12 +116,14 @@ class TurnTaker:
             return [self._new_turn(event.start)]
         if self.state is State.MAYBE_DONE and turn is not None and not turn.forced:
             self.state = State.USER_SPEAKING
+            self.certainty.resumed(event.start, turn.end)
             turn.go_on()
             return [Reopen(turn.turn, turn.revision)]
-        if self._beside or (self.response_live and turn is None and not self.options.interrupt):
+        if self._beside or (self.response_live and turn is None and not self._can_interrupt):
             return self._speech_beside_answer(event)
         if self.state is State.THINKING:
             self.state = State.USER_SPEAKING
+            self.certainty.resumed(event.start, self.certainty.last_end)  # it was taken for the end, wrongly
             self._owe_cut_answer()
             return [Interrupt(Reason.RESUMED), self._new_turn(event.start)]
         if self.state in (State.SPEAKING, State.HELD):
@@ -215,126 +139,80 @@ class TurnTaker:
         turn.go_on()
         return [Reopen(turn.turn, turn.revision)]
 
-    def _announce_beside(self, turn: _Open) -> list[Decision]:
-        """The sound over the answer is a turn, and the answer goes on."""
-        turn.announced = True
-        released: list[Decision] = [Release()] if self.state is State.HELD else []
-        self.state, self._hold_until = State.SPEAKING, None
-        return [OpenTurn(turn.turn, turn.revision), *released]
-
-    def _owe_cut_answer(self) -> None:
-        """The answer that is cut now was wanted: the next one covers its question too."""
-        if self._answering and self.options.respond:
-            self._owes_answer = True
-
     def _sound_over_answer(self, event: SpeechBegan) -> list[Decision]:
         if self._open is None:
             self._turns += 1
-            self._open = _Open(self._turns, event.start, announced=False)
+            self._open = UserSpeech(self._turns, event.start, announced=False)
         elif self._open.end is not None:  # a second sound before the first was judged: one longer sound
             self._open.go_on()
-        held = self.state is State.HELD
-        self.state = State.HELD
-        self._hold_until = event.now + self.options.hold_s if self.playout == "flush_only" else None
-        if self.playout == "flush_only" and self.options.hold_s == 0:
-            return self._barge_in(event.now)
-        return [] if held else [Hold()]
+        return self._over_answer(event.now, event.now, self._over.judge, event.around)
 
     def _speech_paused(self, event: SpeechPaused) -> list[Decision]:
         turn = self._open
         if turn is None or turn.end is not None:
             return []
         turn.end = event.end
+        turn.level = event.level if self.options.speculate else Level.NONE
         if self.state is State.USER_SPEAKING:
             self.state = State.MAYBE_DONE
-            return self._ask(turn) if self.options.speculate else []
+            return self._ask(turn) if turn.level >= Level.WORDS else []
         if self._beside:
             return self._ask(turn)
-        if self.state in (State.SPEAKING, State.HELD):
-            voiced_s = event.end - turn.start
-            verdict = self.interruption.after(voiced_s, None, self.options)
-            decisions: list[Decision] = []
-            if verdict is Verdict.INTERRUPT:
-                decisions = self._barge_in(event.now)
-            return [*decisions, *self._ask(turn)]
-        return []
-
-    def _ask(self, turn: _Open) -> list[Decision]:
-        turn.asked = True
-        return [Recognise(turn.turn, turn.revision, probe=not turn.announced)]
-
-    def _barge_in(self, now: float) -> list[Decision]:
-        """The sound over the answer is an interruption: its turn becomes a real one."""
-        turn = self._open
-        assert turn is not None
-        turn.announced = True
-        self._hold_until = None
-        self.state = State.USER_SPEAKING if turn.end is None else State.MAYBE_DONE
-        return [Interrupt(Reason.BARGE_IN), OpenTurn(turn.turn, turn.revision)]
-
-    def _new_turn(self, start: float) -> OpenTurn:
-        self._turns += 1
-        self._open = _Open(self._turns, start)
-        return OpenTurn(self._turns)
+        turn.sound_text = None  # the words of all of the sound over the answer are still to come
+        decisions = self._over_answer(event.now, event.end, self._over.judge, event.around)
+        return decisions if self._open is None else [*decisions, *self._ask(turn)]
 
     # ------------------------------------------------------------ words
 
     def _heard(self, event: Heard) -> list[Decision]:
         turn = self._open
-        if turn is None or (turn.turn, turn.revision) != (event.turn, event.revision) or turn.end is None:
+        if turn is None or (turn.turn, turn.revision) != (event.turn, event.revision):
             return []
-        turn.text = event.text.strip()
-        if self.state is State.MAYBE_DONE:
-            decisions = self._settle(event.now)
-            if not decisions and turn.text and self._guesses:
-                return [Guess(turn.turn, turn.revision, turn.text)]
-            return decisions
-        if self._beside:
-            return self._settle(event.now)
-        if self.state in (State.SPEAKING, State.HELD):
-            verdict = self.interruption.after(turn.end - turn.start, turn.text, self.options)
-            if verdict is Verdict.INTERRUPT:
-                decisions = self._barge_in(event.now)
-                settled = self._settle(event.now)
-                if not settled and turn.text and self._guesses:
-                    settled = [Guess(turn.turn, turn.revision, turn.text)]
-                return decisions + settled
-            return self._false_alarm()
-        return []
+        text = event.text.strip()
+        over = self.response_live and not turn.announced
+        if turn.end is None:
+            if turn.asked_s is None or not over:
+                return []
+            if event.failed:
+                return []  # its words stay unknown, and are not asked for again: its length decides
+            turn.sound_text, turn.sound_s, turn.asked_s = text, turn.asked_s, None
+            return self._over_answer(event.now, turn.start + turn.sound_s, self._over.words, event.around)
+        if not turn.asked:
+            return []
+        turn.text = text
+        if not over:
+            return self._go_on_settling(event.now)
+        if not event.failed:
+            turn.sound_text, turn.sound_s = text, turn.end - turn.start
+        decisions = self._over_answer(event.now, turn.end, self._over.judge, event.around)
+        return decisions if self.response_live else [*decisions, *self._go_on_settling(event.now)]
 
-    def _false_alarm(self) -> list[Decision]:
-        turn, self._open = self._open, None
-        held = self.state is State.HELD
-        self.state = State.SPEAKING
-        self._hold_until = None
-        drop: list[Decision] = [CloseEmpty(turn.turn, announced=False)] if turn is not None else []
-        return [*drop, Release()] if held else drop
+    def _go_on_settling(self, now: float) -> list[Decision]:
+        """Words of a paused turn are known: it is certain, or it is worth a guess or a question to the turn model."""
+        turn, options = self._open, self.options
+        settled = self._settle(now)
+        if settled or self.state is not State.MAYBE_DONE or turn is None or turn.text is None:
+            return settled
+        decisions: list[Decision] = []
+        wanted = turn.level is Level.FULL and options.speculate and options.respond
+        if wanted and turn.text and not turn.guessed and now >= self.certainty.guess_at(turn, options):
+            turn.guessed = True
+            decisions.append(Guess(turn.turn, turn.revision, turn.text))
+        look = self.certainty.look(turn, now, options)
+        if look is not None and look[0] <= now:
+            turn.looking = True
+            decisions.append(Judge(turn.turn, turn.revision, look[1]))
+        return decisions
 
-    def _settle(self, now: float) -> list[Decision]:
-        """Commit or close a paused turn whose words are known, when its time has come."""
+    def _judged(self, event: Judged) -> list[Decision]:
         turn = self._open
-        if turn is None or turn.text is None or turn.end is None or now < self._due(turn):
+        if turn is None or (turn.turn, turn.revision) != (event.turn, event.revision) or not turn.looking:
             return []
-        self._open = None
-        if not turn.text:
-            return self._closed_empty(turn)
-        if self.response_live:  # it did not interrupt: it is answered when the live answer is over
-            self._owes_answer = self._owes_answer or self.options.respond
-            return [Commit(turn.turn, turn.revision, turn.text, respond=False)]
-        respond = self.options.respond or self._owes_answer
-        self._owes_answer = False
-        self._answering = respond
-        self.state = State.THINKING if respond else State.LISTENING
-        return [Commit(turn.turn, turn.revision, turn.text, respond)]
-
-    def _due(self, turn: _Open) -> float:
-        assert turn.end is not None
-        if turn.forced:
-            return turn.end
-        if not turn.text:
-            return turn.end + self.options.min_delay_s
-        delay_s = self.endpointing.delay_s(turn.text, self.options)
-        return turn.end + min(max(delay_s, self.options.min_delay_s), self.options.max_delay_s)
+        if event.probability is None:  # it is not asked again at this pause
+            return []
+        turn.looking = False
+        turn.completions = (*turn.completions, (event.silence_s, event.probability))
+        return self._go_on_settling(event.now)
 
     # ------------------------------------------------------------ time
 
@@ -343,7 +221,7 @@ class TurnTaker:
         if self.state is State.MAYBE_DONE and turn is not None:
             if not turn.asked and turn.end is not None and now >= turn.end + self.options.min_delay_s:
                 return self._ask(turn)
-            return self._settle(now)
+            return self._go_on_settling(now)
         if turn is not None and (self.state is State.USER_SPEAKING or (self._beside and turn.end is None)):
             if self._automatic and now >= turn.start + self.options.max_turn_s:
                 turn.end, turn.forced = now, True
@@ -354,33 +232,33 @@ class TurnTaker:
         elif self.state in (State.SPEAKING, State.HELD) and turn is not None:
             if not self.options.interrupt:  # since it began: it can't interrupt any more
                 return self._announce_beside(turn)
-            return self._judge_sound(now, turn, event.voiced_until)
+            until = now if event.voiced_until is None else event.voiced_until
+            return self._over_answer(now, until, self._over.look, event.around)
         elif self.state is State.LISTENING and self._idle_at is not None and now >= self._idle_at:
             self._idle_at = None
             return [GoneIdle()]
         return []
 
-    def _judge_sound(self, now: float, turn: _Open, voiced_until: float | None) -> list[Decision]:
-        if turn.end is None:
-            voice_end = now if voiced_until is None else voiced_until
-            if self.interruption.over(voice_end - turn.start, self.options) is Verdict.INTERRUPT:
-                return self._barge_in(now)
-            if now - voice_end >= self.options.pause_s + self.options.decide_s:
-                return self._false_alarm()  # the audio stopped coming: there will be no pause edge
-            if self._hold_until is not None and now >= self._hold_until:
-                self._hold_until = None
-                if voiced_until is None or now - voiced_until < _VOICE_ON_S:
-                    return self._barge_in(now)
-                self.state = State.SPEAKING  # too short to hold for; its words may still interrupt
-                return [Release()]
-            return []
-        if self._hold_until is not None and now >= self._hold_until:
-            self._hold_until = None
-            self.state = State.SPEAKING
-            return [Release()]
-        if now >= turn.end + self.options.decide_s:
-            return self._false_alarm()
-        return []
+    def _over_answer(self, now: float, until: float, weigh: Weigh, around: Around) -> list[Decision]:
+        """What to do about the sound over the answer, whose newest known speech ended at ``until``."""
+        turn = self._open
+        assert turn is not None
+        decisions: list[Decision] = []
+        for step in weigh(now, until, turn, around, self.options):
+            match step:
+                case Step.HOLD:
+                    decisions.append(Hold())
+                case Step.RELEASE:
+                    decisions.append(Release())
+                case Step.ASK:
+                    turn.asked_s = turn.voiced_s(until)
+                    decisions.append(Recognise(turn.turn, turn.revision, probe=True, so_far=True))
+                case Step.INTERRUPT:
+                    return decisions + self._barge_in()
+                case Step.DROP:
+                    return decisions + self._false_alarm()
+        self.state = State.HELD if self._over.held else State.SPEAKING
+        return decisions
 
     def _plan(self, now: float) -> None:
         """When to look again."""
@@ -395,15 +273,21 @@ class TurnTaker:
             if not turn.asked:
                 wake = turn.end + options.min_delay_s
             elif turn.text is not None:
-                wake = self._due(turn)
+                wake = self._next_news(turn, now)
         elif self.state in (State.SPEAKING, State.HELD) and turn is not None:
-            if turn.end is None:
-                wake = max(now + _LOOK_AGAIN_S, turn.start + options.interrupt_after_s)
-            else:
-                wake = turn.end + options.decide_s
-            if self._hold_until is not None:
-                wake = min(wake, self._hold_until)
+            wake = self._over.look_at
         self.wake_at = wake
+
+    def _next_news(self, turn: UserSpeech, now: float) -> float:
+        """When a paused turn is certain, or before that worth a guess or a question to the turn model."""
+        at = [self._due(turn)]
+        if self.state is State.MAYBE_DONE and turn.text:
+            if not turn.guessed and turn.level is Level.FULL:
+                guess_at = self.certainty.guess_at(turn, self.options)
+                at += [guess_at] if guess_at > now else []
+            look = self.certainty.look(turn, now, self.options)
+            at += [look[0]] if look is not None else []
+        return min(at)
 
     # ------------------------------------------------------------ the answer
 
@@ -417,16 +301,16 @@ class TurnTaker:
             return []
         turn = self._open
         self.state = State.LISTENING
-        self._hold_until = None
+        self._over.clear()
         if turn is None:
             return self._answer_owed()
         opened: list[Decision] = [] if turn.announced else [OpenTurn(turn.turn, turn.revision)]
-        turn.announced = True  # a sound that outlived the answer is a turn of its own
+        turn.over_answer = turn.announced = True  # a sound that outlived the answer is a turn of its own
         if turn.end is None:
             self.state = State.USER_SPEAKING
             return opened
         self.state = State.MAYBE_DONE
-        return opened + self._settle(now)
+        return opened + self._go_on_settling(now)
 
     # ------------------------------------------------------------ the owner
 
@@ -434,8 +318,9 @@ class TurnTaker:
         turn = self._open
         if turn is not None and turn.announced:
             self._owes_answer = self._owes_answer or event.answer
-            if self.state is State.MAYBE_DONE and turn.text and self._guesses:
+            if self.state is State.MAYBE_DONE and turn.text and turn.guessed:
                 turn.revision += 1  # the guess does not know what was typed
+                turn.looking = False
                 drop = Reopen(turn.turn, turn.revision, speech=False)
                 return [drop, Guess(turn.turn, turn.revision, turn.text)]
             return []
@@ -443,10 +328,10 @@ class TurnTaker:
             return []
         if turn is not None:  # a sound over the answer: it becomes a turn and gets the answer with it
             self._owes_answer = True
-            return self._barge_in(event.now)
+            return self._barge_in()
         cut: list[Decision] = [Interrupt(Reason.CLIENT)] if self.response_live else []
-        self.state = State.THINKING
-        self._answering = True
+        self._owes_answer = False  # to what was said beside the answer that is cut: it is in the history
+        self._think()
         return [*cut, Respond()]
 
     def _committed(self, now: float) -> list[Decision]:
@@ -454,14 +339,14 @@ class TurnTaker:
         if self.response_live and self.options.respond:
             if self.state is State.THINKING:
                 self._owe_cut_answer()
-            decisions += self._cut_answer(now)
+            decisions += self._cut_answer()
         if self._open is None:
             decisions.append(self._new_turn(now))
         turn = self._open
         assert turn is not None
         if not turn.announced:  # a sound that was being judged: it is the turn
             over = self._automatic and self.options.interrupt
-            decisions += self._barge_in(now) if over else self._announce_beside(turn)
+            decisions += self._barge_in() if over else self._announce_beside(turn)
         turn.forced = True
         if turn.end is None:
             turn.end = now
@@ -483,43 +368,10 @@ class TurnTaker:
     def _stopped(self, now: float) -> list[Decision]:
         if not self.response_live:
             return []
-        decisions = self._cut_answer(now)
-        return decisions + (self._answer_owed() if self._open is None else self._settle(now))
-
-    def _cut_answer(self, now: float) -> list[Decision]:
-        turn = self._open
-        if turn is not None and not turn.announced:
-            return self._barge_in(now)
-        self.state = State.LISTENING
-        if turn is not None:
-            self.state = State.USER_SPEAKING if turn.end is None else State.MAYBE_DONE
-        return [Interrupt(Reason.CLIENT)]
+        decisions = self._cut_answer()
+        return decisions + (self._answer_owed() if self._open is None else self._go_on_settling(now))
 
     def _spoke(self, event: Spoke) -> list[Decision]:
         if self.state is State.LISTENING:
-            self.state = State.THINKING
-            self._answering = event.answer
+            self._think(answer=event.answer, interruptible=event.interruptible)
         return []
-
-    def _closed_empty(self, turn: _Open) -> list[Decision]:
-        closed: list[Decision] = [CloseEmpty(turn.turn, announced=True)]
-        if self.response_live:
-            return closed
-        self.state = State.LISTENING
-        return closed + self._answer_owed()
-
-    def _answer_owed(self) -> list[Decision]:
-        """Nobody speaks: what was left unanswered gets its answer now."""
-        if not self._owes_answer:
-            return []
-        self._owes_answer = False
-        self._answering = True
-        self.state = State.THINKING
-        return [Respond()]
-
-
-_VOICE_ON_S = 0.1
-"""The voice is still on when its newest speech window is no older than this (three detector windows)."""
-_LOOK_AGAIN_S = 0.02
-_LOOK_FOR_GAP_S = 0.5
-"""While the user speaks it is looked this often whether audio still comes."""

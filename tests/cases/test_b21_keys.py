@@ -44,7 +44,7 @@ def test_a_key_during_a_reply_stops_it_and_arrives(client: type[PullClient] | ty
     async def main() -> None:
         async with talk(make_agent([ONE_TO_FORTY, "Five it is."]), client()) as it:
             it.client.say(speak(0.6), at_s=0.5)
-            await it.client.run(1.8)
+            await it.client.run(2.0)
             began_s = it.sounds[0][0]
             await run_with_keys(it, 6.0, [(began_s + 1.0 - it.client.now_s, "5")])
             first, second = it.of(ResponseEnded)

@@ -65,6 +65,7 @@ def test_at_least_nineteen_of_twenty_first_words_are_right(
             await caller.run(session)
 
     asyncio.run(talk())
+    print(said)
     assert len(said) == len(files)
     pairs = list(zip(SENTENCES, said, strict=True))
     right = sum(normalise(meant)[0] == (normalise(heard) or [""])[0] for meant, heard in pairs)

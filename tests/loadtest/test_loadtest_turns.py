@@ -12,7 +12,7 @@ import soundfile
 
 from loadtest import turn_corpus
 from loadtest.turn_corpus import SpokenTurn, Voice
-from loadtest.turn_eval import Costs, Ours, Score, Silence, SmartTurnOnly, best_at, judge
+from loadtest.turn_eval import Costs, Ours, Score, Silence, SmartTurnOnly, best_at, between, judge, next_above
 from loadtest.turn_sentences import KINDS, TEST, TRAIN
 from loadtest.turn_traces import CallTrace, Engines, Pause, TurnTrace
 from loadtest.turns import from_folder, report
@@ -87,6 +87,23 @@ def test_the_rival_is_the_one_with_the_fewest_cut_offs_of_those_as_fast() -> Non
     ]
     assert best_at(scores, 0.4).name == "even"
     assert best_at(scores, 0.25).name == "fast"
+
+
+def test_between_two_ways_the_rate_is_read_off_the_line() -> None:
+    def score(name: str, cut: float, median_s: float) -> Score:
+        return Score(name, 10, 10, cut, cut, 0.0, median_s, 3.0)
+
+    scores = [
+        score("fast", 30, 0.3),
+        score("no better", 30, 0.5),
+        score("better", 10, 0.7),
+        score("slow", 5, 0.9),
+    ]
+    above = next_above(scores, 0.4)
+    assert above is not None and above.name == "better"
+    assert between(scores[0], above, 0.4) == pytest.approx(25.0)
+    assert between(scores[0], above, 0.3) == 30.0
+    assert next_above(scores, 0.9) is None
 
 
 def test_the_report_says_whether_the_bounds_hold(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def test_an_idle_timeout_is_there_only_for_clients_that_ask() -> None:
 
 @pytest.mark.parametrize(
     ("eagerness", "min_delay_s", "max_delay_s"),
-    [("low", 0.58, 8.0), ("medium", 0.58, 4.0), ("high", 0.4, 2.0), ("auto", 0.58, 4.0)],
+    [("low", 0.4, 8.0), ("medium", 0.4, 4.0), ("high", 0.3, 2.0), ("auto", 0.4, 4.0)],
 )
 def test_semantic_vad_waits_longer_for_words_that_look_unfinished(
     eagerness: str, min_delay_s: float, max_delay_s: float

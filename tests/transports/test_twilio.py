@@ -51,7 +51,7 @@ def test_a_caller_asks_and_is_answered() -> None:
         peer = caller((0.5, 0.6), (4.5, 0.6))
         async with phone(make_agent(["One two three four five.", "Six seven."]), peer) as it:
             await it.to(8.0)
-            assert [event.text for event in it.of(UserSaid)] == ["Hello there.", "And another."]
+            assert [event.text for event in it.of(UserSaid)] == ["Hello there.", "And one more?"]
             assert [event.status for event in it.of(ResponseEnded)] == ["completed", "completed"]
         assert words(peer) == [(1, 5), (2, 2)]
         assert not peer.cleared_s
@@ -73,7 +73,9 @@ def test_an_interruption_empties_what_was_queued_and_the_history_holds_what_was_
         assert peer.cleared_s == [pytest.approx(decided_s + latency_s, abs=0.01)]
         assert peer.dropped_s > 0.3
         (_, heard), second = words(peer)
-        assert abs(len(entry.heard.split()) - heard) <= 1
+        assert abs(len(entry.heard.split()) - heard) <= (
+            2 if latency_s > 0.1 else 1
+        )  # the clear is under way
         assert entry.interrupted and second == (2, 2)
         run = next(run for run in tone_runs(peer.heard, RATE_HZ) if run.hz == 425)
         assert run.end_s == pytest.approx(peer.cleared_s[0], abs=0.01)

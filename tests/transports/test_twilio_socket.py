@@ -140,7 +140,7 @@ def test_a_call_is_answered_interrupted_takes_keys_and_is_hung_up() -> None:
                 await talk_until(peer, socket, lambda: getattr(entries[-1], "heard", "") == "Got it.")
                 await peer.run(0.5, socket.send)
                 texts = [getattr(entry, "text", None) or getattr(entry, "heard", "") for entry in entries]
-                assert texts[2:] == ["And another.", "One moment please.", "[keys pressed: 12]", "Got it."]
+                assert texts[2:] == ["And one more?", "One moment please.", "[keys pressed: 12]", "Got it."]
                 assert sum(words(peer)[1:]) == 5
                 await socket.send(peer.stop())
                 await socket.wait_closed()

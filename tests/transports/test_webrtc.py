@@ -25,6 +25,7 @@ from transports.rtc import health, receiver
 from transports.webrtc import Calls
 from voice.agent import Agent
 from voice.errors import EngineFailed, Overloaded
+from voice.options import TurnOptions
 from voice.testing import ScriptedRecogniser, ToneSynthesiser, silence, speak, words_heard
 
 RATE_HZ = 24_000
@@ -134,7 +135,8 @@ def test_a_conversation_survives_loss_jitter_and_reordering(seed: int) -> None:
 
 def test_speech_over_the_agent_silences_it_and_the_client_is_told() -> None:
     async def main() -> None:
-        async with serving(agent(answer=f"{ANSWER} " * 6)) as (_, calls), Peer() as peer:
+        impatient = agent(answer="Six seven eight nine ten. " * 6, turns=TurnOptions(interrupt_words=1))
+        async with serving(impatient) as (_, calls), Peer() as peer:
             await peer.call(calls)
             await peer.event("session.created")
             await ask(peer)

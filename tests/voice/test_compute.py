@@ -227,3 +227,65 @@ def test_a_container_quota_is_read_in_both_versions(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert _cgroup_quota(tmp_path) == cores
+
+
+# ---------------------------------------------------------------- load
+
+
+def load_after(slots: int, spans: list[tuple[int, float]]) -> float:
+    """The load after spans of (calls that run, seconds)."""
+    gate = ComputeGate(slots)
+
+    async def main() -> float:
+        for calls, seconds in spans:
+            await asyncio.gather(
+                asyncio.sleep(seconds),
+                *(hold(gate, "", Priority.COMMITTED, [], seconds) for _ in range(calls)),
+            )
+        return gate.load(asyncio.get_running_loop().time())
+
+    return run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("name", "slots", "spans", "least", "most"),
+    [
+        ("nothing ran", 1, [(0, 10.0)], 0.0, 0.0),
+        ("it was taken all the time", 1, [(1, 20.0)], 0.99, 1.0),
+        ("one turn's calls after a quiet time", 1, [(0, 10.0), (1, 0.5)], 0.1, 0.2),
+        ("half the time", 1, [(1, 0.2), (0, 0.2)] * 50, 0.45, 0.55),
+        ("a slot was always free", 2, [(1, 20.0)], 0.0, 0.0),
+        ("both slots were taken", 2, [(2, 20.0)], 0.99, 1.0),
+        ("long ago", 1, [(1, 20.0), (0, 15.0)], 0.0, 0.01),
+    ],
+)
+def test_load_is_the_share_of_the_last_seconds_without_a_free_slot(
+    name: str, slots: int, spans: list[tuple[int, float]], least: float, most: float
+) -> None:
+    assert least <= load_after(slots, spans) <= most, name
+
+
+def test_load_between_two_grants_counts_the_call_that_runs() -> None:
+    gate, seen = ComputeGate(1), list[float]()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with gate.slot():
+            for _ in range(4):
+                seen.append(gate.load(loop.time()))
+                await asyncio.sleep(1.0)
+
+    run_virtual(main())
+    assert seen == sorted(seen) and seen[0] == 0.0 and seen[-1] > 0.5
+
+
+def test_load_recovers_on_a_new_loop_whose_clock_begins_anew() -> None:
+    gate = ComputeGate(1)
+    run_virtual(hold(gate, "", Priority.COMMITTED, [], 20.0))
+
+    async def later() -> float:
+        await hold(gate, "", Priority.COMMITTED, [], 0.1)
+        await asyncio.sleep(20.0)
+        return gate.load(asyncio.get_running_loop().time())
+
+    assert run_virtual(later()) < 0.01

@@ -8,6 +8,7 @@ import pytest
 
 from voice.endpointing import (
     CallerPace,
+    EnoughSaid,
     Evidence,
     ExpectedAnswer,
     LastWords,
@@ -40,7 +41,8 @@ def sign(value: float) -> int:
     [
         (TurnModelSays(), heard(), 0),
         (TurnModelSays(), heard(completions=((0.2, 0.9),)), 1),
-        (TurnModelSays(), heard(completions=((0.2, 0.9), (0.4, 0.1))), -1),  # the newest answer counts
+        (TurnModelSays(), heard(completions=((0.2, 0.9), (0.4, 0.1))), -1),  # all its answers count
+        (TurnModelSays(), heard(completions=((0.2, 0.5), (0.4, 0.99), (0.8, 0.99))), 1),
         (TurnModelSays(), heard(completions=((0.2, 0.5),)), -1),  # it says "done" too easily
         (LastWords(), heard(None), 0),
         (LastWords(), heard(""), 0),
@@ -75,6 +77,25 @@ def sign(value: float) -> int:
         (ExpectedAnswer(), heard("A sandwich and a tea.", "What would you like to order?"), 1),
         (ExpectedAnswer(), heard(None, "Is that correct?"), 0),
         (ExpectedAnswer(), heard("Ja", "Is that correct?", language="de"), 0),
+        (EnoughSaid(), heard("I called last week.", "How can I help?"), -1),
+        (EnoughSaid(), heard("I called last week and you said someone would come.", "How can I help?"), 1),
+        (EnoughSaid(), heard("I called last week.", "Is that right?"), 0),  # that was no open question
+        (EnoughSaid(), heard("I called last week."), 0),
+        (EnoughSaid(), heard("I called last week and", "How can I help?"), 0),  # LastWords has said it
+        (EnoughSaid(), heard("You can call me back on five five five", "How can I help?"), 0),
+        (EnoughSaid(), heard("Please tell me a joke.", "How can I help?"), 0),
+        (EnoughSaid(), heard("Ich rufe an", "How can I help?", language="de"), 0),
+        (ExpectedAnswer(), heard("No.", "Is that correct?"), -1),  # what is wrong comes next
+        (ExpectedAnswer(), heard("No, it's not.", "Is that correct?"), 1),
+        (ExpectedAnswer(), heard("Yes.", "Would you like a receipt?"), 1),
+        (ExpectedAnswer(), heard("No.", "Would you like a receipt?"), 0),
+        (ExpectedAnswer(), heard("Yes.", "Is there anything else?"), -1),
+        (ExpectedAnswer(), heard("No, that's all.", "Is there anything else?"), 1),
+        (ExpectedAnswer(), heard("Yes.", "Do you have a booking?"), -1),
+        (ExpectedAnswer(), heard("Yes, I do.", "Do you have a booking?"), 1),
+        (ExpectedAnswer(), heard("Tuesday.", "Which day suits you?"), 1),
+        (ExpectedAnswer(), heard("471902", "What is the order number?"), 0),
+        (ExpectedAnswer(), heard("I think I know it by heart.", "What is the order number?"), -1),
         (StableWords(), heard("Yes.", stable=False), -1),
         (StableWords(), heard("Yes."), 0),
     ],
@@ -120,6 +141,24 @@ def test_a_number_is_waited_for_until_its_last_digit() -> None:
     delays = [delay_s(heard(digits[:n], asked)) for n in range(1, 11)]
     assert all(a >= b for a, b in itertools.pairwise(delays))
     assert delays[2] > 1.5 and delays[9] == OPTIONS.min_delay_s
+
+
+def test_a_number_with_one_digit_lost_is_not_waited_for_as_long_as_half_a_number() -> None:
+    asked = "What is your card number?"
+    half, nearly, whole = (delay_s(heard(("4071" * 4)[:n], asked)) for n in (8, 14, 16))
+    assert half > nearly > whole
+
+
+def test_a_comma_after_the_last_digit_delays_nothing() -> None:
+    assert delay_s(heard("5551234567,", "What is your phone number?")) == OPTIONS.min_delay_s
+
+
+def test_short_statements_are_waited_for_only_after_an_open_question() -> None:
+    text = "My internet is not working."
+    assert delay_s(heard(text, "How can I help?")) > 0.8 > delay_s(heard(text, "Which one is broken?"))
+    assert delay_s(heard(text, "How can I help?")) > delay_s(heard(text))
+    longer = "My internet is not working since yesterday evening."
+    assert delay_s(heard(longer, "How can I help?")) == OPTIONS.min_delay_s
 
 
 def test_delays_follow_the_callers_own_pauses() -> None:

@@ -33,7 +33,7 @@ from voice.turns import State
 
 APOLOGY_WORDS = len(SpeechOptions().apology.split())
 FILLER_WORDS = len(SpeechOptions().filler.split())
-LATER = TurnOptions(min_delay_s=0.5, speculate=False)
+LATER = TurnOptions(min_delay_s=0.5, max_delay_s=0.5, speculate=False)
 SPEECH_END_S = 2.0
 
 

@@ -9,10 +9,14 @@ import pytest
 from voice.turn_text import (
     Ending,
     Expected,
+    bare_answer,
     expected_answer,
     has_place,
     has_year,
+    is_command,
     is_email,
+    is_no_more,
+    is_refusal,
     is_yes_or_no,
     read_signs,
 )
@@ -37,6 +41,12 @@ from voice.turn_text import trailing_digits as digits
         ("I can't wait.", Ending.HESITATION),  # a false friend: costs a pause, not a cut-off
         ("I would like a coffee, a tea,", Ending.CUT),
         ("I was thinking...", Ending.CUT),
+        (
+            "Who should I talk to about.",
+            Ending.SENTENCE,
+        ),  # a preposition ends a question without its mark, too
+        ("What time do you close, eh?", Ending.QUESTION),
+        ("What I want is the", Ending.OPEN),
         ("If the train is late.", Ending.CLAUSE),
         ("If the train is late, I will call you.", Ending.SENTENCE),
         ("When does the train leave?", Ending.QUESTION),
@@ -88,7 +98,17 @@ def test_digits_at_the_end_are_counted_in_words_and_figures(text: str, count: in
     ("question", "expected"),
     [
         ("", Expected()),
-        ("How can I help?", Expected()),
+        ("Your table is booked.", Expected()),
+        ("I have your phone number.", Expected()),  # nothing was asked
+        ("I need your phone number.", Expected("number", 7, 10)),
+        ("How can I help?", Expected("open")),
+        ("What happened?", Expected("open")),
+        ("Could you describe the noise?", Expected("open")),
+        ("Please tell me more.", Expected("open")),
+        ("And when would you like to come?", Expected("detail")),
+        ("Which size would you like?", Expected("detail")),
+        ("What day is it?", Expected("detail")),
+        ("How long do you stay?", Expected("detail")),
         ("What is your phone number?", Expected("number", 7, 10)),
         ("Thanks! And the last four digits of your card?", Expected("number", 4, 4)),
         ("Please enter your 6-digit code.", Expected("number", 6, 6)),
@@ -99,9 +119,14 @@ def test_digits_at_the_end_are_counted_in_words_and_figures(text: str, count: in
         ("What's the delivery address?", Expected("address")),
         ("What is your email address?", Expected("email")),
         ("May I have your full name?", Expected("name")),
-        ("Is that correct?", Expected("yes_no")),
-        ("Great. Would you like a receipt?", Expected("yes_no")),
-        ("Would you like tea or coffee?", Expected()),
+        ("Is that correct?", Expected("check")),
+        ("At noon, right?", Expected("check")),
+        ("Can you hear me?", Expected("check")),
+        ("Great. Would you like a receipt?", Expected("offer")),
+        ("Do you have a reservation?", Expected("yes_no")),
+        ("Is there anything else?", Expected("more")),
+        ("Do you have any other questions?", Expected("more")),
+        ("Would you like tea or coffee?", Expected("detail")),
         ("Which days suit you?", Expected("list")),
         ("I have booked it. What is your phone number? I will call you.", Expected("number", 7, 10)),
     ],
@@ -113,6 +138,12 @@ def test_what_the_agent_asked_for(question: str, expected: Expected) -> None:
 def test_kinds_of_answers() -> None:
     assert is_yes_or_no("Yeah, that's right.") and is_yes_or_no("No, thank you.")
     assert not is_yes_or_no("Yes, at nine.") and not is_yes_or_no("")
+    assert bare_answer("Yeah.") == bare_answer("Yes, sure") == "yes" and bare_answer("No, no.") == "no"
+    assert bare_answer("Yes, please.") is bare_answer("No, I am not.") is bare_answer("") is None
+    assert is_no_more("No.") and is_no_more("That’s all I need.") and not is_no_more("No, I need two.")
+    assert is_command("Please tell me a joke.") and is_command("Hi there. Play some music.")
+    assert not is_command("I can tell you.") and not is_command("Please.") and not is_command("")
+    assert is_refusal("I don't know.") and is_refusal("Sorry, no.") and not is_refusal("I can't sleep.")
     assert has_year("March 3rd 1985") and has_year("nineteen eighty five") and has_year("3/14/85")
     assert not has_year("March the third")
     assert has_place("12 Green Lane, Chester") and not has_place("12 Green Lane")
@@ -152,3 +183,4 @@ def test_any_text_can_be_read() -> None:
         signs = read_signs(text, english=draw.random() < 0.8)
         assert signs.digits >= 0 and (signs.ending is Ending.NOTHING) == (signs.words == 0)
         expected_answer(text), is_yes_or_no(text), has_year(text), has_place(text), is_email(text)
+        bare_answer(text), is_no_more(text), is_command(text), is_refusal(text)

@@ -16,7 +16,7 @@ _KINDS: tuple[Kind, ...] = ("server_vad", "semantic_vad")
 _EAGERNESS: tuple[Eagerness, ...] = ("low", "medium", "high", "auto")
 _LONGEST_WAIT_S: dict[Eagerness, float] = {"low": 8.0, "medium": 4.0, "high": 2.0, "auto": 4.0}
 """The vendor's documented longest waits; ``auto`` is ``medium``."""
-_EAGER_WAIT_S = 0.4
+_EAGER_WAIT_S = 0.3
 """``high``: words that look complete are answered after this much silence."""
 _KNOWN = (
     "type", "threshold", "prefix_padding_ms", "silence_duration_ms", "idle_timeout_ms", "eagerness",
