@@ -66,13 +66,26 @@ class Backchannels:
         nods: Words and phrases that ask for nothing. Any sequence of them, and of hums, is a nod.
         stops: Words and phrases that ask for silence wherever they come.
         ghosts: What the recogniser makes of noise: nothing, if it is all there is.
+        language: Whose words these are.
     """
 
-    def __init__(self, nods: Iterable[str], stops: Iterable[str], ghosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        nods: Iterable[str],
+        stops: Iterable[str],
+        ghosts: Iterable[str] = (),
+        *,
+        language: str = "en",
+    ) -> None:
+        self._language = language
         self._nods = frozenset(tuple(word_list(phrase)) for phrase in nods)
         self._stops = frozenset(tuple(word_list(phrase)) for phrase in stops)
         self._ghosts = frozenset(tuple(word_list(phrase)) for phrase in ghosts)
         self._longest = max((len(p) for p in self._nods | self._stops), default=1)
+
+    def know(self, language: str | None) -> bool:
+        """Whether the lists are of this language; ``None`` may be any."""
+        return language is None or language.lower().split("-")[0] == self._language
 
     def judge(self, text: str) -> Said:
         """What ``text`` is for."""

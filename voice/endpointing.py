@@ -38,10 +38,12 @@ from voice.turn_text import (
 
 log = logging.getLogger("voice")
 
+_SURE = 1e6
+"""Infinite certainty, as a number that can be added to others."""
 LOOK_AGAIN_S = (0.2, 0.4, 0.8, 1.4)
 """Silences at which the turn model is asked."""
 
-_KEPT = 128  # texts whose signs are remembered, over all sessions
+_KEPT = 16  # texts whose signs are remembered, over all sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,7 @@ class TurnEnd:
         self.policies = tuple(default_policies() if policies is None else policies)
         self.pace = (pace or CallerPace()) if adapt else None
         self.neutral_s, self.slope_s = neutral_s, slope_s
+        self._failed: list[Policy] = []  # of these policies
         self.look_again_s = look_again_s
 
     def score(self, evidence: Evidence) -> float:
@@ -305,9 +308,11 @@ class TurnEnd:
         try:
             score = float(policy.score(evidence))
         except Exception:
-            log.exception("the turn-end policy %s failed", policy.name)
+            if policy not in self._failed:  # once: it is asked many times a turn
+                self._failed.append(policy)
+                log.exception("the turn-end policy %s failed", type(policy).__name__)
             return 0.0
-        return score if math.isfinite(score) else 0.0
+        return 0.0 if math.isnan(score) else min(max(score, -_SURE), _SURE)
 
     def explain(self, evidence: Evidence) -> dict[str, float]:
         """Each policy's part in the score, by name."""

@@ -146,7 +146,7 @@ class Floor:
         if turn.forced or not (self.response_live or turn.over_answer):
             return False
         asked = not self.response_live and self.certainty.agent_said.rstrip().endswith("?")
-        return not asked and self.interruptions.nods(turn.text or "")
+        return not asked and self.interruptions.nods(turn.text or "", self.certainty.language)
 
     def _closed_empty(self, turn: UserSpeech) -> list[Decision]:
         closed: list[Decision] = [CloseEmpty(turn.turn, announced=True)]

@@ -39,6 +39,7 @@ class Sound:
         over_noise_db: Its level above the room's noise; ``None``: not known.
         echoes: Whether the agent's voice comes back from a loudspeaker (``OwnVoice.delay_s`` is known).
         agent_text: What the agent said in the last second or so, as written: with an echo these words don't count.
+        language: Of the words, a code like ``"en"``; ``None``: English is assumed.
         asked: The agent's last words are a question and it has all but ended: short words are its answer.
     """
 
@@ -50,6 +51,7 @@ class Sound:
     echoes: bool = False
     agent_text: str = ""
     asked: bool = False
+    language: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,9 @@ class Words:
         if sound.text is None:
             return None
         said = self._backchannels.judge(sound.text)
+        if not self._backchannels.know(sound.language):
+            # nobody has listed this language's nods: every word counts
+            said = Said(Meaning.WORDS, max(said.words, options.interrupt_words)) if sound.text else said
         if said.meaning is Meaning.STOP:
             return Verdict.INTERRUPT
         if self._enough(said, sound, options):
@@ -156,20 +161,35 @@ class Interruptions:
     ) -> None:
         self.policies = tuple(default_policies(backchannels) if policies is None else policies)
         self._backchannels = backchannels
+        self._failed: list[Policy] = []  # of these policies
 
-    def nods(self, text: str) -> bool:
+    def nods(self, text: str, language: str | None = None) -> bool:
         """Whether the words ask for nothing: a listener's nod or hum."""
-        return self._backchannels.judge(text).meaning in (Meaning.NOD, Meaning.HUM)
+        return self._backchannels.know(language) and self._backchannels.judge(text).meaning in (
+            Meaning.NOD,
+            Meaning.HUM,
+        )
 
     def judge(self, sound: Sound, options: TurnOptions) -> Judgement:
         """What the sound is, as far as is known. The agent's own words in it don't count."""
         if sound.text and sound.echoes:
             sound = replace(sound, text=self._backchannels.without_own_words(sound.text, sound.agent_text))
         for policy in self.policies:
-            verdict = _ask(policy, sound, options)
+            verdict = self._ask(policy, sound, options)
             if verdict is not None:
                 return Judgement(verdict, policy.name)
         return Judgement(Verdict.WAIT, "nothing known")
+
+    def _ask(self, policy: Policy, sound: Sound, options: TurnOptions) -> Verdict | None:
+        """A policy's verdict; one that fails, or gives none, has no opinion: the call is not to suffer for it."""
+        try:
+            verdict = policy.judge(sound, options)
+        except Exception:
+            if policy not in self._failed:  # once: it is asked many times a second
+                self._failed.append(policy)
+                log.exception("the interruption policy %s failed", type(policy).__name__)
+            return None
+        return verdict if isinstance(verdict, Verdict) else None
 
     def holds(self, sound: Sound, options: TurnOptions) -> bool:
         """Whether the agent should fall silent, for now, while the verdict is to wait."""
@@ -194,16 +214,6 @@ class Interruptions:
             (at - sound.voiced_s for at in looks if at > sound.voiced_s + _SLACK_S),
             default=options.ask_words_s,
         )
-
-
-def _ask(policy: Policy, sound: Sound, options: TurnOptions) -> Verdict | None:
-    """A policy's verdict; one that fails, or gives none, has no opinion: the conversation is not to suffer for it."""
-    try:
-        verdict = policy.judge(sound, options)
-    except Exception:
-        log.exception("the interruption policy %s failed", policy.name)
-        return None
-    return verdict if isinstance(verdict, Verdict) else None
 
 
 def default_policies(backchannels: Backchannels = ENGLISH) -> list[Policy]:

@@ -242,6 +242,7 @@ class Session(Controls):
             echoes=echoes,
             agent_text=self._answering.lately_said(_LATELY_S) if echoes else "",
             asked=self._answering.asks,
+            language=self.language,
         )
 
     def _guard_ear(self) -> None:

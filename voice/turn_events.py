@@ -19,6 +19,7 @@ class Around:
     echoes: bool = False
     agent_text: str = ""
     asked: bool = False
+    language: str | None = None
 
 
 NOTHING_AROUND = Around()

@@ -86,6 +86,7 @@ class UserSpeech:
             echoes=around.echoes,
             agent_text=around.agent_text,
             asked=around.asked,
+            language=around.language,
         )
 
 

@@ -55,7 +55,8 @@ def test_one_word_answers_are_heard_at_any_level_also_right_after_the_agent(
         pcm, rate_hz = read_file(speech_file(word))
         pcm = trim_leading_silence(resample(pcm, rate_hz, ASR_RATE_HZ), ASR_RATE_HZ)
         pcm = pcm[: last_audible(pcm, ASR_RATE_HZ)]
-        takes += [(word, voice(pcm, pace, level)) for pace in PACES for level in LEVELS_DB]
+        paces = PACES if gap_s < 1.0 else PACES[1:2]
+        takes += [(word, voice(pcm, pace, level)) for pace in paces for level in LEVELS_DB]
     heard: list[tuple[str, str]] = []
 
     async def main() -> None:

@@ -58,7 +58,7 @@ def _raises() -> NoReturn:
     raise ZeroDivisionError
 
 
-# WRONG: the exception leaves TurnTaker.feed in a task or a timer, nothing is planned any more
+# Before: the exception leaves TurnTaker.feed in a task or a timer, nothing is planned any more
 # (Session._feed skips _after/_rearm), and the turn stays in MAYBE_DONE for ever: the caller is never
 # answered.
 def test_a_policy_that_raises_does_not_leave_the_turn_open_for_ever() -> None:
@@ -72,7 +72,7 @@ def test_a_policy_that_raises_does_not_leave_the_turn_open_for_ever() -> None:
     run_virtual(call(), strict=False)
 
 
-# WRONG: max(nan, least) is nan, min(nan, most) is nan, and `now < nan` is false: the turn is certain at
+# Before: max(nan, least) is nan, min(nan, most) is nan, and `now < nan` is false: the turn is certain at
 # once, long before min_delay_s (here 0.19 s after the last word), whatever all other policies say.
 def test_a_policy_that_scores_no_number_does_not_cut_the_caller_off() -> None:
     options = TurnOptions()
@@ -91,7 +91,7 @@ def test_a_policy_that_is_certain_is_believed(certain: float) -> None:
     assert ends.delay_s(Evidence(text="My number is five"), options) == wanted_s
 
 
-# WRONG: the same by a turn model whose answer is NaN: TurnModelSays passes it on (the first look, at 0.2
+# Before: the same by a turn model whose answer is NaN: TurnModelSays passes it on (the first look, at 0.2
 # s, ends the turn in the middle of "five and").
 def test_a_turn_model_that_answers_nan_does_not_cut_the_caller_off() -> None:
     class NotANumber:
@@ -111,7 +111,7 @@ def test_a_turn_model_that_answers_nan_does_not_cut_the_caller_off() -> None:
     run_virtual(call())
 
 
-# WRONG: it comes out of session.hear(), in the transport's receiving loop, which takes it for a broken
+# Before: it comes out of session.hear(), in the transport's receiving loop, which takes it for a broken
 # call.
 @both_kinds
 def test_a_policy_that_raises_over_the_answer_is_not_the_transports_fault(kind: Kind) -> None:
@@ -127,7 +127,7 @@ def test_a_policy_that_raises_over_the_answer_is_not_the_transports_fault(kind: 
     run_virtual(call(), strict=False)
 
 
-# WRONG: what is no Verdict falls through all comparisons of OverAnswer.judge, _waited_enough included: on
+# Before: what is no Verdict falls through all comparisons of OverAnswer.judge, _waited_enough included: on
 # a client that can pause the answer is silenced for ever.
 def test_a_policy_that_gives_no_verdict_does_not_silence_the_agent_for_ever() -> None:
     async def call() -> None:
@@ -142,7 +142,7 @@ def test_a_policy_that_gives_no_verdict_does_not_silence_the_agent_for_ever() ->
     run_virtual(call(), strict=False)
 
 
-# WRONG: Session._paused asks for the level before it feeds the pause: the meter's exception comes out of
+# Before: Session._paused asks for the level before it feeds the pause: the meter's exception comes out of
 # session.hear(), and the turn taker never learns that the user paused (the turn stays open for
 # max_turn_s).
 def test_a_load_meter_that_raises_does_not_lose_the_pause() -> None:
@@ -160,7 +160,7 @@ def test_a_load_meter_that_raises_does_not_lose_the_pause() -> None:
 # ---------------------------------------------------------------- what is heard over the answer
 
 
-# WRONG: word_list finds one "word" in a sentence of a language that is written without spaces, so
+# Before: word_list finds one "word" in a sentence of a language that is written without spaces, so
 # interrupt_words (2) is never reached, and the words being known, Words says IGNORE: the agent talks on
 # over a real question of 1.3 s.
 @both_kinds
@@ -179,7 +179,7 @@ def test_a_sentence_without_spaces_interrupts(kind: Kind, language: str, text: s
     run_virtual(call())
 
 
-# WRONG: a recogniser that fails reads like one that found no words (Heard with ""), which says "noise":
+# Before: a recogniser that fails reads like one that found no words (Heard with ""), which says "noise":
 # speech of any length up to wordless_after_s is ignored. One that hangs leaves the words unknown, and 1.2
 # s of speech interrupts.
 def test_a_recogniser_that_fails_is_no_proof_that_there_were_no_words() -> None:
@@ -193,7 +193,7 @@ def test_a_recogniser_that_fails_is_no_proof_that_there_were_no_words() -> None:
     run_virtual(call())
 
 
-# WRONG: Controls.configure feeds a Tick without `around`: level and echo count as unknown for that look,
+# Before: Controls.configure feeds a Tick without `around`: level and echo count as unknown for that look,
 # so a sound too faint to matter silences the answer (and on a client that can only flush, cuts it for good
 # hold_s later).
 @both_kinds
@@ -222,7 +222,7 @@ def test_new_options_do_not_make_a_faint_sound_an_interruption(kind: Kind) -> No
 # ---------------------------------------------------------------- thresholds
 
 
-# WRONG: speech_threshold may be 0.05 to 0.95, and speech ends _RELEASE (0.15) below it: at 0.15 or less no
+# Before: speech_threshold may be 0.05 to 0.95, and speech ends _RELEASE (0.15) below it: at 0.15 or less no
 # probability is low enough. Only the noise floor ends the turn, where the room is level (1.3 s later
 # here); else it runs max_turn_s.
 @pytest.mark.parametrize("threshold", [0.05, 0.15])
@@ -244,7 +244,7 @@ def test_a_low_threshold_still_lets_speech_end(threshold: float) -> None:
 # ---------------------------------------------------------------- handles
 
 
-# WRONG: "does nothing when it is over": between the end of the answer and the handle's, the owner is told
+# Before: "does nothing when it is over": between the end of the answer and the handle's, the owner is told
 # AudioStopped; there interrupt() raises BadRequest (no such answer).
 def test_a_handle_may_be_stopped_when_its_audio_has_just_stopped() -> None:
     handles: list[Saying] = []
@@ -267,7 +267,7 @@ def test_a_handle_may_be_stopped_when_its_audio_has_just_stopped() -> None:
     run_virtual(call())
 
 
-# WRONG: the answer is made, with a scope under the session's, before it is refused: each refusal stays
+# Before: the answer is made, with a scope under the session's, before it is refused: each refusal stays
 # until the call ends.
 def test_what_is_refused_leaves_nothing_behind() -> None:
     async def call() -> None:
@@ -288,7 +288,7 @@ def test_what_is_refused_leaves_nothing_behind() -> None:
 # ---------------------------------------------------------------- counts
 
 
-# WRONG: Session._commit returns before Listening.ended_guess when the owner turned `respond` off after the
+# Before: Session._commit returns before Listening.ended_guess when the owner turned `respond` off after the
 # guess began; and Listening.take tells the budget of a guess that was spoiled, but not the session's
 # counters.
 @pytest.mark.parametrize("how", ["respond is turned off", "the model fails"])

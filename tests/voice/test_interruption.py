@@ -194,3 +194,12 @@ def test_the_agents_words_are_taken_out_of_what_was_heard() -> None:
     )
     assert ENGLISH.without_own_words("", "hello") == ""
     assert ENGLISH.without_own_words("Wait, I know.", "I want to say what I mean") == "wait know"
+
+
+@pytest.mark.parametrize("text", ["Halt!", "¡Para!", "停"])
+def test_in_a_language_whose_nods_nobody_has_listed_every_word_counts(text: str) -> None:
+    assert judge(replace(OVER, text=text, language="de")) is Verdict.INTERRUPT
+    assert judge(replace(OVER, text="", language="de")) is Verdict.IGNORE
+    german = Interruptions(backchannels=Backchannels(["genau", "ja"], ["halt"], language="de"))
+    assert german.judge(replace(OVER, text="Ja, genau.", language="de-AT"), OPTIONS).verdict is Verdict.IGNORE
+    assert german.judge(replace(OVER, text="Halt!", language="de"), OPTIONS).verdict is Verdict.INTERRUPT

@@ -27,7 +27,7 @@ def stages() -> Stages:
     return ready
 
 
-def talk(stages: Stages, files: list[Path], folder: Path, max_tokens: int = 24) -> CallRecord:
+def talk(stages: Stages, files: list[Path], folder: Path, max_tokens: int = 10) -> CallRecord:
     return asyncio.run(hold_call(stages, files, folder / "call.wav", max_tokens=max_tokens))
 
 
@@ -49,7 +49,7 @@ def test_nothing_is_left_over(stages: Stages, speech_file: Callable[[str], Path]
     process = psutil.Process()
     talk(stages, question, tmp_path)
     threads, files = process.num_threads(), process.num_fds()
-    for _ in range(3):
+    for _ in range(2):
         talk(stages, question, tmp_path)
     assert process.num_threads() <= threads + 2  # a pool's idle thread may come or go
     assert process.num_fds() <= files + 2
