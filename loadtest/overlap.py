@@ -233,7 +233,7 @@ class Overlap:
 
     @property
     def _echoes(self) -> bool:
-        return self._guard is not None and self._guard.delay_s is not None
+        return self._guard is not None and self._guard.echoes
 
     def _lately_said(self, passage: Passage, at: int) -> str:
         """The agent's words of the last seconds."""

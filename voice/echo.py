@@ -37,6 +37,8 @@ WINDOW_SAMPLES = 2 * _HOP
 """What :meth:`OwnVoice.without_echo` is given at a time: a window of Silero's."""
 _WINDOW = WINDOW_SAMPLES
 _FRAMES = np.array([[0], [_HOP]]) + np.arange(_FRAME)
+_ECHOED, _ECHOED_BY = 0.1, 0.02
+"""There is an echo when so large a share of the windows of the last 1.5 s was nothing else."""
 _TAIL_S = 0.4
 """Reverberation after the longest delay."""
 
@@ -95,10 +97,16 @@ class OwnVoice:
         self._slot: int | None = None  # when the microphone's next frame begins, in hops
         self._due = 0.0
         self._lag: int | None = None
+        self._echoed = 0.0  # share of the windows that were the agent's voice and nothing else
         self._gain = np.full(BANDS, _FIRST_GAIN_DB, np.float32)
         self._floor: Floats | None = None
         self._mean = np.zeros(BANDS, np.float32)
         self._forget()
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the agent's voice has lately come back: by itself, not only beside a user who sounds alike."""
+        return self._echoed > _ECHOED
 
     @property
     def delay_s(self) -> float | None:
@@ -146,6 +154,8 @@ class OwnVoice:
         spectrum = np.fft.rfft(wave[_FRAMES] * analysis(ASR_RATE_HZ)[0])
         share = self._compare(band_levels(spectrum, ASR_RATE_HZ), self._slot)
         self._slot += 2
+        if share is not None:  # the agent was audible
+            self._echoed += _ECHOED_BY * ((self.own >= 0.5) - self._echoed)
         if self.own >= 0.5:
             self._overlap[:] = 0.0
             return _NOTHING

@@ -37,7 +37,7 @@ class Sound:
         text_s: How much of it the words cover, in seconds.
         ended_s: Silence since its end; ``None`` while it goes on.
         over_noise_db: Its level above the room's noise; ``None``: not known.
-        echoes: Whether the agent's voice comes back from a loudspeaker (``OwnVoice.delay_s`` is known).
+        echoes: Whether the agent's voice comes back from a loudspeaker (:attr:`voice.echo.OwnVoice.echoes`).
         agent_text: What the agent said in the last second or so, as written: with an echo these words don't count.
         language: Of the words, a code like ``"en"``; ``None``: English is assumed.
         asked: The agent's last words are a question and it has all but ended: short words are its answer.

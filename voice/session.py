@@ -236,7 +236,7 @@ class Session(Controls):
         if self.taker.state not in (State.SPEAKING, State.HELD):
             return turns.NOTHING_AROUND
         guard = self.ear.guard
-        echoes = guard is not None and guard.delay_s is not None
+        echoes = guard is not None and guard.echoes
         return turns.Around(
             over_noise_db=self._listening.over_noise_db(),
             echoes=echoes,

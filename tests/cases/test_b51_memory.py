@@ -39,7 +39,7 @@ SESSIONS, WARM_UP_SESSIONS = 500, 50
 PICTURE_BYTES = 100_000
 GROWTH_BYTES = 5_000_000
 EVERY_TENTH = 10
-BRISK = TurnOptions(pause_s=0.06, min_delay_s=0.06, max_delay_s=0.06)
+BRISK = TurnOptions(pause_s=0.06, min_delay_s=0.06, max_delay_s=0.06, echo_guard=False)
 """Short pauses: the turns, not the silence between them, are what is tested."""
 
 

@@ -1,4 +1,4 @@
-"""Ten minutes of silence or noise on the real detector: the session stays at rest, bounded, and hears what follows."""
+"""Five minutes of silence or noise on the real detector: the session stays at rest, bounded, and hears what follows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voice.options import TurnOptions
 from voice.testing import PullClient, run_virtual
 
 RATE = 16_000
-MINUTES = 10
+MINUTES = 5
 PIECE_S = 0.5
 
 
@@ -29,7 +29,7 @@ def noise(samples: int, draw: np.random.Generator) -> Pcm16:
 
 @pytest.mark.live
 @pytest.mark.parametrize("sound", [silence, noise])
-def test_ten_minutes_without_speech_leave_the_session_at_rest(sound: object) -> None:
+def test_five_minutes_without_speech_leave_the_session_at_rest(sound: object) -> None:
     draw = np.random.default_rng(11)
     detector = SileroVad()
 

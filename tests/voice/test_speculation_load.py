@@ -29,7 +29,7 @@ from voice.testing import (
     speak,
 )
 
-TURNS = 4
+TURNS = 3
 
 
 @dataclass
