@@ -39,6 +39,8 @@ _WINDOW = WINDOW_SAMPLES
 _FRAMES = np.array([[0], [_HOP]]) + np.arange(_FRAME)
 _ECHOED, _ECHOED_BY = 0.1, 0.02
 """There is an echo when so large a share of the windows of the last 1.5 s was nothing else."""
+_ENOUGH = 60
+"""Windows of the agent's voice (2 s) without an echo: there is none, until one is heard."""
 _TAIL_S = 0.4
 """Reverberation after the longest delay."""
 
@@ -97,6 +99,7 @@ class OwnVoice:
         self._slot: int | None = None  # when the microphone's next frame begins, in hops
         self._due = 0.0
         self._lag: int | None = None
+        self._audible = 0  # windows in which an echo could have been heard
         self._echoed = 0.0  # share of the windows that were the agent's voice and nothing else
         self._gain = np.full(BANDS, _FIRST_GAIN_DB, np.float32)
         self._floor: Floats | None = None
@@ -155,7 +158,11 @@ class OwnVoice:
         share = self._compare(band_levels(spectrum, ASR_RATE_HZ), self._slot)
         self._slot += 2
         if share is not None:  # the agent was audible
+            self._audible += 1
             self._echoed += _ECHOED_BY * ((self.own >= 0.5) - self._echoed)
+        if self._audible >= _ENOUGH and self._echoed < _ECHOED / 2:
+            self._overlap[:] = 0.0
+            return pcm  # headphones: what sounds like the agent now is somebody who does
         if self.own >= 0.5:
             self._overlap[:] = 0.0
             return _NOTHING
