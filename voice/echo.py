@@ -35,7 +35,6 @@ _HOP = round(HOP_S * ASR_RATE_HZ)
 _FRAME = round(FRAME_S * ASR_RATE_HZ)
 WINDOW_SAMPLES = 2 * _HOP
 """What :meth:`OwnVoice.without_echo` is given at a time: a window of Silero's."""
-_WINDOW = WINDOW_SAMPLES
 _FRAMES = np.array([[0], [_HOP]]) + np.arange(_FRAME)
 _ECHOED, _ECHOED_BY = 0.1, 0.02
 """There is an echo when so large a share of the windows of the last 1.5 s was nothing else."""
@@ -69,7 +68,7 @@ _OVER_NOISE_DB, _FLOOR_RISE_DB = 3.0, 0.2
 """The noise floor follows the quietest frames; a band is heard that far above it."""
 _TAKEN_DB, _LEAST_LEFT = 13.0, 0.02
 """So much more than the predicted echo is taken out, down to that share of the amplitude."""
-_NOTHING: Pcm16 = np.zeros(_WINDOW, np.int16)
+_NOTHING: Pcm16 = np.zeros(WINDOW_SAMPLES, np.int16)
 _NOTHING.flags.writeable = False
 _ENERGY = 1e3
 """Squared dB below which a movement is none (20 bands, some frames, a few dB)."""
@@ -140,8 +139,8 @@ class OwnVoice:
         Raises:
             BadAudio: A window of another size.
         """
-        if pcm.shape != (_WINDOW,):
-            raise BadAudio(f"a window has {_WINDOW} samples at 16 kHz, not {pcm.shape}")
+        if pcm.shape != (WINDOW_SAMPLES,):
+            raise BadAudio(f"a window has {WINDOW_SAMPLES} samples at 16 kHz, not {pcm.shape}")
         self.own = 0.0
         self.active = self._far.sounded_since(at - MAX_DELAY_S - _TAIL_S)
         if not self.active:
@@ -151,9 +150,9 @@ class OwnVoice:
             self._slot = round(at / HOP_S) - 1  # the first frame begins a hop before the window
             self._rest[:] = self._overlap[:] = 0.0
             self._forget()
-        self._due = at + _WINDOW / ASR_RATE_HZ
+        self._due = at + WINDOW_SAMPLES / ASR_RATE_HZ
         wave = np.concatenate((self._rest, pcm.astype(np.float32)))
-        self._rest = wave[_WINDOW:]
+        self._rest = wave[WINDOW_SAMPLES:]
         spectrum = np.fft.rfft(wave[_FRAMES] * analysis(ASR_RATE_HZ)[0])
         share = self._compare(band_levels(spectrum, ASR_RATE_HZ), self._slot)
         self._slot += 2

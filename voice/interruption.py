@@ -77,9 +77,8 @@ class TooLittle:
     name = "too little"
 
     def judge(self, sound: Sound, options: TurnOptions) -> Verdict | None:
-        faint = sound.over_noise_db is not None and sound.over_noise_db < options.interrupt_over_noise_db
-        short = sound.voiced_s < options.interrupt_least_s - _SLACK_S
-        if not (faint or short):
+        short = sound.voiced_s < options.interrupt_least_s - SLACK_S
+        if not (short or _faint(sound, options)):
             return None
         return Verdict.WAIT if sound.ended_s is None else Verdict.IGNORE
 
@@ -87,8 +86,8 @@ class TooLittle:
 class Words:
     """Words interrupt. Nods don't while the agent speaks, unless they answer its question; hums and noise don't.
 
-    With an echo, a sound that is over before its words would have been asked for holds "stop" or "no wait", but no
-    sentence: what else the recogniser reads in it are scraps of the agent's.
+    A sound that is over before its words would have been asked for holds "stop" or "no wait", but no sentence: what
+    else the recogniser reads in it is a nod misheard, or a scrap of the agent's own words.
 
     Args:
         backchannels: Which words are nods, and which demand silence.
@@ -117,7 +116,6 @@ class Words:
     def _enough(self, said: Said, sound: Sound, options: TurnOptions) -> bool:
         """Whether these words take the floor."""
         if said.meaning is Meaning.WORDS:
-            # so little is over before more than "stop" was said: a nod misheard, a scrap of the echo
             scrap = sound.ended_s is not None and sound.voiced_s < options.ask_words_s
             return sound.asked or (said.words >= options.interrupt_words and not scrap)
         return sound.asked and said.meaning in (Meaning.NOD, Meaning.HUM)
@@ -131,17 +129,21 @@ class Length:
     def judge(self, sound: Sound, options: TurnOptions) -> Verdict | None:
         unheard_s = sound.voiced_s - sound.text_s
         limit_s = _limit_s(sound, options)
-        if unheard_s >= limit_s - _SLACK_S:
+        if unheard_s >= limit_s - SLACK_S:
             return Verdict.INTERRUPT
-        if sound.ended_s is None or sound.ended_s < options.decide_s - _SLACK_S:
+        if sound.ended_s is None or sound.ended_s < options.decide_s - SLACK_S:
             return Verdict.WAIT
         return Verdict.INTERRUPT if unheard_s >= limit_s / 2 else Verdict.IGNORE
 
 
-_SLACK_S = 1e-6
+SLACK_S = 1e-6
 """A look at exactly the announced time is not a rounding error too early."""
 _UNHEARD_S = 0.3
 """Words may end this much before the speech does and still be all of it."""
+
+
+def _faint(sound: Sound, options: TurnOptions) -> bool:
+    return sound.over_noise_db is not None and sound.over_noise_db < options.interrupt_over_noise_db
 
 
 def _limit_s(sound: Sound, options: TurnOptions) -> float:
@@ -193,12 +195,13 @@ class Interruptions:
 
     def holds(self, sound: Sound, options: TurnOptions) -> bool:
         """Whether the agent should fall silent, for now, while the verdict is to wait."""
-        faint = sound.over_noise_db is not None and sound.over_noise_db < options.interrupt_over_noise_db
-        return not faint and sound.voiced_s >= (options.echo_hold_s - _SLACK_S if sound.echoes else 0.0)
+        return not _faint(sound, options) and sound.voiced_s >= (
+            options.echo_hold_s - SLACK_S if sound.echoes else 0.0
+        )
 
     def wants_words(self, sound: Sound, options: TurnOptions) -> bool:
         """Whether the words of a sound that goes on should be asked for now."""
-        return sound.ended_s is None and sound.voiced_s - sound.text_s >= options.ask_words_s - _SLACK_S
+        return sound.ended_s is None and sound.voiced_s - sound.text_s >= options.ask_words_s - SLACK_S
 
     def next_look_s(self, sound: Sound, options: TurnOptions) -> float:
         """Seconds until the verdict can change by time alone, if the sound goes on (or stays over)."""
@@ -211,7 +214,7 @@ class Interruptions:
             sound.text_s + _limit_s(sound, options),
         )
         return min(
-            (at - sound.voiced_s for at in looks if at > sound.voiced_s + _SLACK_S),
+            (at - sound.voiced_s for at in looks if at > sound.voiced_s + SLACK_S),
             default=options.ask_words_s,
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Literal, TypeAlias
 
-from voice.interruption import Interruptions, Sound, Verdict
+from voice.interruption import SLACK_S, Interruptions, Sound, Verdict
 from voice.options import TurnOptions
 from voice.turn_events import Around
 from voice.user_speech import UserSpeech
@@ -19,8 +19,6 @@ _VOICE_ON_S = 0.1
 """The voice is still on when its newest speech window is no older than this (three detector windows)."""
 _LOOK_AGAIN_S = 0.032
 """A detector window: what is known changes no faster."""
-_SLACK_S = 1e-6
-"""A look at exactly the announced time is not a rounding error too early."""
 
 
 class Step(Enum):
@@ -64,7 +62,7 @@ class OverAnswer:
         self, now: float, until: float, speech: UserSpeech, around: Around, options: TurnOptions
     ) -> list[Step]:
         """Time passed: look what the sound has become. ``until`` is the end of the newest speech."""
-        if speech.end is None and now - until >= options.pause_s + options.decide_s - _SLACK_S:
+        if speech.end is None and now - until >= options.pause_s + options.decide_s - SLACK_S:
             return [Step.DROP]  # the audio stopped coming: there will be no pause edge
         steps = self.judge(now, until, speech, around, options)
         if self._hold_until is None or now < self._hold_until or steps[:1] in ([Step.DROP], [Step.INTERRUPT]):
@@ -108,8 +106,8 @@ class OverAnswer:
     def _waited_enough(self, sound: Sound, options: TurnOptions) -> Verdict:
         """No policy may wait for ever: music would silence the agent for as long as it plays."""
         if sound.ended_s is not None:
-            return Verdict.IGNORE if sound.ended_s >= options.decide_s - _SLACK_S else Verdict.WAIT
-        if sound.voiced_s < _longest_s(options) - _SLACK_S:
+            return Verdict.IGNORE if sound.ended_s >= options.decide_s - SLACK_S else Verdict.WAIT
+        if sound.voiced_s < _longest_s(options) - SLACK_S:
             return Verdict.WAIT
         return Verdict.INTERRUPT if self.interruptions.holds(sound, options) else Verdict.IGNORE
 
