@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stages.tts.onnx_graph import Graph
+from stages.onnx_graph import Graph
 from stages.tts.piper_stream import Array, Float32, Split, Threads, split
 from voice.errors import ModelMissing
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stages.tts.onnx_graph import Graph
+from stages.onnx_graph import Graph
 
 log = logging.getLogger("voice.piper")
 Array = npt.NDArray[Any]

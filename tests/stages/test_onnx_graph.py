@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.tts.onnx_graph import Cut, Graph
+from stages.onnx_graph import Cut, Graph
 from voice.errors import ModelMissing
 
 # ---------------------------------------------------------------- a small model, written by hand

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.tts.onnx_graph import Graph
+from stages.onnx_graph import Graph
 from stages.tts.piper import DEFAULT_VOICE, Piper, PiperOptions, leading_silence, to_pcm16
 from stages.tts.piper_model import PiperModel
 from stages.tts.piper_plan import CLAUSE_PHONEMES, LONGEST_PHONEMES, Plan, Timeline, cut

@@ -6,19 +6,21 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soxr
 
 from stages.tts.piper import Piper, PiperOptions
-from stages.vad.silero import RESET_AFTER_S, WINDOW_S, WINDOW_SAMPLES, SileroVad
-from voice.errors import BadAudio, BadRequest, EngineFailed
+from stages.vad.silero import MODEL_FILE, QUIET_BELOW, RESET_AFTER_S, WINDOW_S, WINDOW_SAMPLES, SileroVad
+from voice import models
+from voice.errors import BadAudio, BadRequest, VoiceError
 from voice.interfaces import DetectorStream, Pcm16
 from voice.scope import Scope
 from voice.testing import run_virtual
-from voice.testing.executor import VirtualExecutor
 
 pytestmark = pytest.mark.live
 
@@ -99,9 +101,7 @@ def test_speech_is_told_from_silence_and_noise(detector: SileroVad) -> None:
 
 
 def test_confidence_does_not_decay_over_ten_minutes_of_noise() -> None:
-    detector = SileroVad(
-        executor=VirtualExecutor(0.001)
-    )  # inline: a thread hop per window is most of the cost
+    detector = SileroVad()
     rng = np.random.default_rng(2)
     block = rng.normal(0, 1, 16_000 * 8)
     spectrum = np.fft.rfft(block)
@@ -147,12 +147,12 @@ def test_the_state_starts_afresh_in_long_quiet_and_never_in_speech(detector: Sil
     async def run() -> None:
         stream = detector.open()
         await judged(stream, np.zeros(WINDOW_SAMPLES * (windows - 1), np.int16))
-        assert np.any(stream.state != 0)  # type: ignore[attr-defined]
+        assert np.any(stream.h != 0)  # type: ignore[attr-defined]
         await judged(stream, np.zeros(WINDOW_SAMPLES, np.int16))
-        assert not np.any(stream.state)  # type: ignore[attr-defined]
+        assert not np.any(stream.h)  # type: ignore[attr-defined]
         for start in range(0, len(speech) - WINDOW_SAMPLES, WINDOW_SAMPLES):
             (probability,) = await judged(stream, speech[start : start + WINDOW_SAMPLES])
-            assert probability < 0.5 or np.any(stream.state)  # type: ignore[attr-defined]
+            assert probability < 0.5 or np.any(stream.h)  # type: ignore[attr-defined]
 
     asyncio.run(run())
 
@@ -213,38 +213,99 @@ def test_wrong_use_is_refused_in_words(detector: SileroVad) -> None:
     asyncio.run(run())
 
 
-class _FailsAt:
-    """An executor whose ``call``-th call fails as a broken engine does, before the model runs."""
+class _BreaksAt:
+    """The network, whose ``call``-th call fails."""
 
-    def __init__(self, call: int) -> None:
-        self._inner = VirtualExecutor(0.001)
-        self._left = call
+    def __init__(self, call: int, network: Any) -> None:
+        self._left, self._network = call, network
 
-    def run(self, call: Callable[..., object], *args: object) -> asyncio.Future[object]:
+    def run(self, *args: Any) -> Any:
         self._left -= 1
         if self._left == 0:
-            return self._inner.run(_break)
-        return self._inner.run(call, *args)
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-def _break() -> Sequence[object]:
-    raise EngineFailed("the engine broke")
+            raise RuntimeError("the engine broke")
+        return self._network.run(*args)
 
 
 def test_a_failed_call_answers_nan_and_changes_no_state() -> None:
     (audio,) = voices(1)
 
     async def run() -> None:
-        broken, whole = SileroVad(executor=_FailsAt(4)), SileroVad(executor=VirtualExecutor(0.001))
-        stream, reference = broken.open(), whole.open()
-        before = await judged(stream, audio[: 3 * WINDOW_SAMPLES])
-        assert math.isnan((await judged(stream, audio[3 * WINDOW_SAMPLES : 4 * WINDOW_SAMPLES]))[0])
-        await asyncio.sleep(2.0)  # the breaker's cooldown
-        after = await judged(stream, audio[4 * WINDOW_SAMPLES :])
-        assert before == await judged(reference, audio[: 3 * WINDOW_SAMPLES])
-        assert after == await judged(reference, audio[4 * WINDOW_SAMPLES :])
+        detector = SileroVad()
+        detector._session = _BreaksAt(4, detector._session)
+        stream: Any = detector.open()
+        await judged(stream, audio[: 3 * WINDOW_SAMPLES])
+        before = stream.h.copy(), stream.c.copy()
+        (probability,) = await judged(stream, audio[3 * WINDOW_SAMPLES : 4 * WINDOW_SAMPLES])
+        assert math.isnan(probability)
+        assert np.array_equal(stream.h, before[0]) and np.array_equal(stream.c, before[1])
+        assert max(await judged(stream, audio[4 * WINDOW_SAMPLES :])) > 0.5
 
     run_virtual(run())
+
+
+def test_the_network_answers_as_the_package_s_own_graph(detector: SileroVad) -> None:
+    import onnxruntime
+
+    path = models.path("silero-vad") / MODEL_FILE
+    original = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    audios = voices(3)
+    ours = asyncio.run(_together(detector, audios))
+    for audio, answers in zip(audios, ours, strict=True):
+        state, context = np.zeros((2, 1, 128), np.float32), np.zeros(64, np.float32)
+        for at, answer in enumerate(answers):
+            window = audio[at * WINDOW_SAMPLES : (at + 1) * WINDOW_SAMPLES].astype(np.float32) / 32768
+            feed = {"input": np.concatenate([context, window])[None], "state": state, "sr": np.array(16_000)}
+            output, state = original.run(None, feed)
+            context = window[-64:]
+            assert answer == pytest.approx(float(output[0, 0]), abs=1e-5)
+
+
+async def _together(detector: SileroVad, audios: Sequence[Pcm16]) -> list[list[float]]:
+    return await asyncio.gather(*(judged(detector.open(), audio) for audio in audios))
+
+
+def test_silence_that_is_left_out_moves_onsets_by_little_and_not_later() -> None:
+    rng = np.random.default_rng(3)
+    texts = (
+        "Good morning, I would like to know when the next train leaves for the coast.",
+        "Yes.",
+        "Stop it please.",
+    )
+    parts: list[Pcm16] = []
+    for number in range(12):
+        level = (0, 4, 8, 16)[number % 4]
+        parts.append(rng.integers(-level, level + 1, int(rng.uniform(16_000, 96_000))).astype(np.int16))
+        parts.append((said(texts[number % 3]) * rng.uniform(0.1, 1.0)).astype(np.int16))
+    audio = np.concatenate([*parts, np.zeros(16_000, np.int16)])
+
+    async def run(skip: bool) -> tuple[list[float], int]:
+        vad = SileroVad(skip_silence=skip)
+        return await judged_fast(vad, vad.open(), audio), vad.skipped
+
+    left_out, skipped = run_virtual(run(True))
+    judged_all, none_skipped = run_virtual(run(False))
+    assert none_skipped == 0 and skipped > len(judged_all) / 3
+    moved = np.array(edges(left_out)) - np.array(edges(judged_all))  # as many of them
+    assert np.abs(moved).max() <= 3
+    assert moved.mean() <= 0.1
+
+
+def edges(probabilities: list[float]) -> list[int]:
+    """Numbers of the windows in which speech began, after two above 0.5, and ended, after four below 0.35."""
+    found: list[int] = []
+    run = 0
+    for number, probability in enumerate(probabilities):
+        speaking = len(found) % 2 == 1
+        run = run + 1 if (probability < QUIET_BELOW if speaking else probability >= 0.5) else 0
+        if run == (4 if speaking else 2):
+            found.append(number)
+            run = 0
+    return found
+
+
+def test_another_model_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(VoiceError, match="no ONNX model"):
+        (tmp_path / MODEL_FILE).write_bytes(b"not a model")
+        SileroVad(tmp_path)
+    with pytest.raises(VoiceError, match="no float32 weight"):
+        SileroVad(models.path("smart-turn-v3.2") / "smart-turn-v3.2-cpu.onnx")

@@ -1,15 +1,20 @@
 """How an ONNX model is taken apart without unpacking its weights: where it can be cut, and the model of a part.
 
-Only names are read; nodes and weights stay the bytes they are. Field numbers are those of onnx.proto:
-ModelProto.graph 7; GraphProto.node 1, .initializer 5, .input 11, .output 12, .value_info 13,
-.sparse_initializer 15; NodeProto.input 1, .output 2, .op_type 4, .attribute 5; AttributeProto.g 6, .graphs 11;
-TensorProto.name 8; ValueInfoProto.name 1, .type 2; TypeProto.tensor_type 1; its elem_type 1.
+Only names are read; nodes and weights stay the bytes they are. :mod:`stages.onnx_build` writes new ones. Field
+numbers are those of onnx.proto: ModelProto.graph 7; GraphProto.node 1, .initializer 5, .input 11, .output 12,
+.value_info 13, .sparse_initializer 15; NodeProto.input 1, .output 2, .op_type 4, .attribute 5; AttributeProto.g 6,
+.graphs 11; TensorProto.dims 1, .data_type 2, .float_data 4, .name 8, .raw_data 9; ValueInfoProto.name 1, .type 2;
+TypeProto.tensor_type 1; its elem_type 1.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from voice.errors import ModelMissing
 
@@ -67,7 +72,7 @@ class Graph:
         """
         graph = cls()
         try:
-            for number, value, raw in _fields(memoryview(model)):
+            for number, value, raw in fields(memoryview(model)):
                 if number == 7 and value is not None:
                     graph._read_graph(value)
                 else:
@@ -81,7 +86,7 @@ class Graph:
         return graph
 
     def _read_graph(self, message: memoryview) -> None:
-        for number, value, raw in _fields(message):
+        for number, value, raw in fields(message):
             if value is None:
                 self._within.append(bytes(raw))
             elif number == 1:
@@ -100,7 +105,7 @@ class Graph:
         inputs: list[str] = []
         outputs: list[str] = []
         op_type = ""
-        for number, value, _ in _fields(message):
+        for number, value, _ in fields(message):
             if value is None:
                 continue
             if number == 1:
@@ -110,8 +115,30 @@ class Graph:
             elif number == 4:
                 op_type = str(value, "utf-8")
             elif number == 5:
-                self.nested |= any(key in (6, 11) and inner is not None for key, inner, _ in _fields(value))
+                self.nested |= any(key in (6, 11) and inner is not None for key, inner, _ in fields(value))
         self.nodes.append(Node(op_type, tuple(inputs), tuple(outputs), message))
+
+    def floats(self, name: str) -> npt.NDArray[np.float32]:
+        """A weight, unpacked.
+
+        Raises:
+            ModelMissing: There is none of that name, or it is no float32 tensor with its data in the file.
+        """
+        shape: list[int] = []
+        kind, data = 0, None
+        for number, value, raw in fields(self.initializers.get(name, memoryview(b""))):
+            if number == 1:
+                at, content = (0, value) if value is not None else (1, raw)
+                while at < len(content):
+                    length, at = varint(content, at)
+                    shape.append(length)
+            elif number == 2 and value is None:
+                kind, _ = varint(raw, 1)
+            elif number in (4, 9):
+                data = value
+        if kind != 1 or data is None or len(data) != 4 * math.prod(shape):
+            raise ModelMissing(f"this ONNX model has no float32 weight {name!r}")
+        return np.frombuffer(data, "<f4").reshape(shape)
 
     def made_by(self, op_type: str) -> list[str]:
         """All that nodes of this type make, in order."""
@@ -162,16 +189,16 @@ class Graph:
         kept, names = self._needed(set(inputs), outputs)
         content: list[Bytes] = [*self._within]
         for node in kept:
-            content += _field(1, node.raw)
+            content += field_bytes(1, node.raw)
         for name, raw in self.initializers.items():
             if name in names:
-                content += _field(5, raw)
+                content += field_bytes(5, raw)
         for name in inputs:
-            content += _field(11, self.inputs.get(name) or _named(name) + _FLOAT_TENSOR)
+            content += field_bytes(11, self.inputs.get(name) or _named(name) + _FLOAT_TENSOR)
         for name in outputs:
-            content += _field(12, self.outputs.get(name) or _named(name))
+            content += field_bytes(12, self.outputs.get(name) or _named(name))
         size = sum(map(len, content))
-        return b"".join([*self._around, _varint_bytes(7 << 3 | 2), _varint_bytes(size), *content])
+        return b"".join([*self._around, varint_bytes(7 << 3 | 2), varint_bytes(size), *content])
 
     def _needed(self, fed: set[str], outputs: Iterable[str]) -> tuple[list[Node], set[str]]:
         """The nodes between ``fed`` and ``outputs``, in order, and all names they read."""
@@ -197,7 +224,7 @@ class Graph:
 # ---------------------------------------------------------------- the wire format of protocol buffers
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | None, memoryview]]:
+def fields(data: memoryview) -> Iterator[tuple[int, memoryview | None, memoryview]]:
     """Number, content (``None`` for a plain number) and whole encoding of each field of a message.
 
     Raises:
@@ -206,15 +233,15 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | None, memoryvi
     at = 0
     while at < len(data):
         begin = at
-        key, at = _varint(data, at)
+        key, at = varint(data, at)
         value: memoryview | None = None
         match key & 7:
             case 0:
-                _, at = _varint(data, at)
+                _, at = varint(data, at)
             case 1:
                 at += 8
             case 2:
-                length, at = _varint(data, at)
+                length, at = varint(data, at)
                 value = data[at : at + length]
                 at += length
             case 5:
@@ -226,7 +253,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | None, memoryvi
         yield key >> 3, value, data[begin:at]
 
 
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
+def varint(data: memoryview, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         byte = data[at]
@@ -237,7 +264,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
     raise ValueError("a number is longer than 64 bits")
 
 
-def _varint_bytes(value: int) -> bytes:
+def varint_bytes(value: int) -> bytes:
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -246,13 +273,13 @@ def _varint_bytes(value: int) -> bytes:
     return bytes(out)
 
 
-def _field(number: int, content: Bytes) -> tuple[Bytes, Bytes]:
-    return _varint_bytes(number << 3 | 2) + _varint_bytes(len(content)), content
+def field_bytes(number: int, content: Bytes) -> tuple[Bytes, Bytes]:
+    return varint_bytes(number << 3 | 2) + varint_bytes(len(content)), content
 
 
 def _named(name: str) -> bytes:
-    return b"".join(_field(1, name.encode()))
+    return b"".join(field_bytes(1, name.encode()))
 
 
 def _name(message: memoryview, number: int) -> str:
-    return next((str(value, "utf-8") for key, value, _ in _fields(message) if key == number and value), "")
+    return next((str(value, "utf-8") for key, value, _ in fields(message) if key == number and value), "")
