@@ -7,6 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+from loadtest import load_options, simulation_options
 from voice.errors import VoiceError
 
 
@@ -61,6 +62,22 @@ def main() -> int:
         "--ablations", action="store_true", help="also without the guard, and flush-only"
     )
     interruptions.add_argument("--faults", action="store_true", help="list each wrong decision and dip")
+    framework = commands.add_parser(
+        "framework", help="what the framework itself costs and adds, stub engines"
+    )
+    framework.add_argument("--sessions", type=int, action="append", metavar="N", help="at once; repeatable")
+    framework.add_argument("--seconds", type=float, default=60.0, help="of each session")
+    framework.add_argument("--runs", type=int, default=1)
+    framework.add_argument(
+        "--kind",
+        choices=("null", "voice", "speculating"),
+        action="append",
+        help="null: the harness alone; default all",
+    )
+    framework.add_argument("--speech", type=Path, metavar="FILE", help="the utterance, without a pause")
+    framework.add_argument("--json", action="store_true", help="one run a line")
+    load_options.add_commands(commands)
+    simulation_options.add_commands(commands)
     args = parser.parse_args()
     try:
         return 0 if asyncio.run(_run(args)) else 1
@@ -70,6 +87,17 @@ def main() -> int:
 
 
 async def _run(args: argparse.Namespace) -> bool:
+    if args.command in load_options.COMMANDS:
+        return await load_options.run(args)
+    if args.command in simulation_options.COMMANDS:
+        return await simulation_options.run(args)
+    if args.command == "framework":
+        from loadtest import framework
+
+        kinds = args.kind or ("null", "voice", "speculating")
+        return await framework.run(
+            args.sessions or [1, 8, 16], args.seconds, args.runs, kinds, args.speech, args.json
+        )
     if args.command == "prompts":
         from loadtest import prompts
 

@@ -36,6 +36,7 @@ from voice.interfaces import (
 )
 from voice.models import Progress
 from voice.scope import Scope
+from voice.service import Service
 from voice.speculation import GuessBudget
 from voice.spoken import prepare
 
@@ -148,6 +149,7 @@ def local(
             model=_once(("llm", llm or DEFAULT_LLM, budget), lambda: _make_llm(llm, budget, gate)),
             synthesiser=_once(("tts", tts or DEFAULT_TTS, budget), lambda: _make_tts(tts, budget, gate)),
             guesses=_once(("guesses", budget), lambda: GuessBudget(load=gate.load)),
+            service=_once(("service", budget), lambda: Service(processor=gate)),
             turn=_once(("turn", budget), lambda: _make_turn_model(gate)),
         )
 

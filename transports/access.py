@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import SplitResult, urlsplit
 
 from transports.client_secrets import (
@@ -19,9 +19,11 @@ from transports.client_secrets import (
     SECRET_PREFIX,
     ClientSecrets,
     Opened,
+    Secrets,
 )
 from transports.options import ServerOptions
 from transports.refusal import Refused, unauthorised
+from transports.shared_secrets import Desk, SharedSecrets
 
 __all__ = ["Access", "Grant", "Refused"]
 
@@ -47,13 +49,22 @@ class Grant:
 
 
 class Access:
-    """Checks keys and origins, and makes client secrets. Used on one event loop."""
+    """Checks keys and origins, and makes client secrets. Used on one event loop.
 
-    def __init__(self, options: ServerOptions) -> None:
+    Args:
+        options: Tokens, origins and the like.
+        desk: Where it is noted which secrets were used, if other workers use them too; ``None``: here.
+    """
+
+    def __init__(self, options: ServerOptions, desk: Desk | None = None) -> None:
         self.options = options
         self._tokens = [token.encode() for token in options.tokens]
         share = MAX_SECRETS if options.tokens else MAX_SECRETS_OF_ADDRESS
-        self._secrets = ClientSecrets(options.secret_s, share)
+        self._secrets: Secrets = (
+            ClientSecrets(options.secret_s, share)
+            if options.secret_key is None
+            else SharedSecrets(options.secret_key, options.secret_s, share, desk=desk)
+        )
 
     # ------------------------------------------------------------ who comes
 
@@ -158,6 +169,25 @@ class Access:
             Refused: 400 for a life out of range, 503 when too many wait to be used.
         """
         return self._secrets.make(client, Opened(config, locked), seconds)
+
+    async def keep_secret(self, value: str) -> None:
+        """Before a secret from :meth:`make_secret` is handed out: have it be known wherever it may be used.
+
+        Raises:
+            Refused: 503: there is no room.
+        """
+        await self._secrets.keep(value)
+
+    async def claim(self, grant: Grant) -> Grant:
+        """Before a conversation begins: make sure that no other worker takes its secret. Returns the grant to go by.
+
+        Raises:
+            Refused: 401: one did. 503: that can't be told now.
+        """
+        if grant.secret is None:
+            return grant
+        opened = await self._secrets.claim(grant.secret, Opened(grant.config, grant.locked))
+        return replace(grant, config=opened.config, locked=opened.locked)
 
     def give_back(self, grant: Grant) -> None:
         """The conversation was refused after all (the server is full): its secret can be used again."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Protocol
 
 from transports.options import SECRET_MAX_S, SECRET_MIN_S
 from transports.refusal import Refused, unauthorised
@@ -41,6 +42,20 @@ class _Secret:
     packed: bytes  # JSON of the settings: small, and nobody can change it
 
 
+class Secrets(Protocol):
+    """What :class:`ClientSecrets` and :class:`~transports.shared_secrets.SharedSecrets` offer.
+
+    A secret that is handed out passes ``make``, then ``keep``; one that is shown, ``spend``, then ``claim``.
+    """
+
+    def make(self, maker: str, brings: Opened, seconds: float | None = None) -> tuple[str, int]: ...
+    def spend(self, value: str) -> Opened: ...
+    def check_spent(self, value: str) -> None: ...
+    def give_back(self, value: str, brought: Opened) -> None: ...
+    async def keep(self, value: str) -> None: ...
+    async def claim(self, value: str, opened: Opened) -> Opened: ...
+
+
 class ClientSecrets:
     """The secrets of one server that wait to be used. Used on one event loop.
 
@@ -61,14 +76,9 @@ class ClientSecrets:
 
     def make(self, maker: str, brings: Opened, seconds: float | None = None) -> tuple[str, int]:
         """A new secret and when it expires, in Unix time; see :meth:`transports.access.Access.make_secret`."""
-        life_s = self._life_s if seconds is None else seconds
-        if not SECRET_MIN_S <= life_s <= SECRET_MAX_S:
-            limits = f"{SECRET_MIN_S:g} to {SECRET_MAX_S:g}"
-            raise Refused(
-                400, "invalid_value", f"a secret lives {limits} seconds", param="expires_after.seconds"
-            )
+        life_s = checked_life_s(self._life_s if seconds is None else seconds)
         now = asyncio.get_running_loop().time()
-        secret = _Secret(now + life_s, maker, _pack(brings))
+        secret = _Secret(now + life_s, maker, pack(brings))
         self._make_room(maker, len(secret.packed), now)
         value = SECRET_PREFIX + secrets.token_urlsafe(24)  # 32 characters
         self._put(_digest(value), secret)
@@ -92,8 +102,7 @@ class ClientSecrets:
         self._spent[digest] = (found.expires_at, found.maker)
         if len(self._spent) > _SPENT:
             del self._spent[next(iter(self._spent))]
-        config, locked = json.loads(found.packed)
-        return Opened(config, locked)
+        return unpack(found.packed)
 
     def check_spent(self, value: str) -> None:
         """Whether a secret opened a conversation, however long ago.
@@ -108,7 +117,14 @@ class ClientSecrets:
         """Make a spent secret usable again; it expires when it would have."""
         spent = self._spent.pop(_digest(value), None)
         if spent is not None:
-            self._put(_digest(value), _Secret(*spent, _pack(brought)))
+            self._put(_digest(value), _Secret(*spent, pack(brought)))
+
+    async def keep(self, value: str) -> None:
+        """Nothing is left to do: the secret is known here, and nowhere else."""
+
+    async def claim(self, value: str, opened: Opened) -> Opened:
+        """Nobody else could have used it."""
+        return opened
 
     def _make_room(self, maker: str, size: int, now: float) -> None:
         for digest in [d for d, s in self._waiting.items() if s.expires_at <= now]:
@@ -131,8 +147,27 @@ class ClientSecrets:
             del self._held[secret.maker]
 
 
-def _pack(brings: Opened) -> bytes:
+def checked_life_s(seconds: float) -> float:
+    """The life of a secret, if it may have that.
+
+    Raises:
+        Refused: 400.
+    """
+    if not SECRET_MIN_S <= seconds <= SECRET_MAX_S:
+        limits = f"{SECRET_MIN_S:g} to {SECRET_MAX_S:g}"
+        raise Refused(400, "invalid_value", f"a secret lives {limits} seconds", param="expires_after.seconds")
+    return seconds
+
+
+def pack(brings: Opened) -> bytes:
+    """What a secret brings, as bytes."""
     return json.dumps([brings.config, brings.locked], separators=(",", ":")).encode()
+
+
+def unpack(packed: bytes) -> Opened:
+    """The inverse of :func:`pack`."""
+    config, locked = json.loads(packed)
+    return Opened(config, locked)
 
 
 def _digest(value: str) -> str:

@@ -6,19 +6,22 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Literal, TypeAlias
 
-from transports.monitoring import KINDS, Metrics, session_counts
+from transports.monitoring import KINDS, Metrics, blocked_lines, service_lines, session_counts
 from transports.options import ServerOptions
 from transports.refusal import RETRY_S
+from voice.admission import Door
 from voice.agent import Agent
 from voice.errors import Overloaded
 from voice.events import SessionEvent
 from voice.executor import Executor, ThreadExecutor
 from voice.scope import Reason, Scope
+from voice.service import Service
 from voice.session import Session
+from voice.watchdog import Watchdog
 
 log = logging.getLogger("voice.server")
 
@@ -147,6 +150,8 @@ class Host:
 
     Attributes:
         metrics: What happened so far.
+        watchdog: Names what blocks the event loop while there are conversations.
+        elsewhere: Conversations that clients have with other workers; they count for a client's share.
     """
 
     def __init__(
@@ -156,6 +161,8 @@ class Host:
         self.options = options or ServerOptions()
         self.executor: Executor = executor or ThreadExecutor("voice-tools", threads=TOOL_THREADS)
         self.metrics = Metrics()
+        self.watchdog = Watchdog()
+        self.elsewhere: Mapping[str, int] = {}
         self.closing = False  # conversations end now, quiet or not
         self._draining = False
         self._scope: Scope | None = None
@@ -164,6 +171,15 @@ class Host:
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
         self._empty = asyncio.Event()
+        self._door: Door | None = None
+        if self.options.admission is not None:
+            self._door = Door(
+                self.options.admission,
+                load=lambda: self._service.load(),
+                rung=lambda: self._service.rung,
+                sessions=lambda: len(self._slots),
+                local=self._service.local,
+            )
 
     @property
     def scope(self) -> Scope:
@@ -182,8 +198,32 @@ class Host:
         """Conversations let in and not over."""
         return len(self._slots)
 
+    @property
+    def _service(self) -> Service:
+        return self.agent.stages.service
+
+    @property
+    def clients(self) -> Counter[str]:
+        """Conversations by who they count for."""
+        return self._by_client
+
+    async def enter(self, client: str, kind: Kind) -> Slot:
+        """Let a conversation in as far as the measured load allows, maybe after a short wait; see :meth:`admit`.
+
+        Raises:
+            Overloaded: As :meth:`admit`, or one more conversation would harm those under way.
+        """
+        self._check_room(client)
+        if self._door is not None:
+            try:
+                await self._door.enter()
+            except Overloaded:
+                self.metrics.refuse("draining" if self._draining else "overloaded")
+                raise
+        return self.admit(client, kind)
+
     def admit(self, client: str, kind: Kind) -> Slot:
-        """Let a conversation in.
+        """Let a conversation in at once, whatever the load.
 
         Args:
             client: Who it counts for: ``Grant.client``, or another name for each call where many callers share
@@ -194,16 +234,7 @@ class Host:
             Overloaded: The server is full or about to stop, or the client has its share; the conversation was
                 refused before anything was done for it.
         """
-        most, share = self.options.max_sessions, self.options.max_sessions_per_client
-        if self._draining:
-            self.metrics.refuse("draining")
-            raise Overloaded("the server is about to stop; connect again", RETRY_S)
-        if len(self._slots) >= most:
-            self.metrics.refuse("full")
-            raise Overloaded(f"the server is full: it holds {most} conversations at once", RETRY_S)
-        if self._by_client[client] >= share:
-            self.metrics.refuse("client_full")
-            raise Overloaded(f"this client already has {share} conversations, the most allowed", RETRY_S)
+        self._check_room(client)
         slot = Slot(self, client, kind)
         self._slots[slot.id] = slot
         self._by_client[client] += 1
@@ -211,7 +242,20 @@ class Host:
         self.metrics.opened[kind] += 1
         if self._timer is None:
             self._arm()
+            self.watchdog.start()
         return slot
+
+    def _check_room(self, client: str) -> None:
+        most, share = self.options.max_sessions, self.options.max_sessions_per_client
+        if self._draining:
+            self.metrics.refuse("draining")
+            raise Overloaded("the server is about to stop; connect again", RETRY_S)
+        if len(self._slots) >= most:
+            self.metrics.refuse("full")
+            raise Overloaded(f"the server is full: it holds {most} conversations at once", RETRY_S)
+        if self._by_client[client] + self.elsewhere.get(client, 0) >= share:
+            self.metrics.refuse("client_full")
+            raise Overloaded(f"this client already has {share} conversations, the most allowed", RETRY_S)
 
     def observe(self, event: SessionEvent) -> None:
         """Count what a session tells its owner: to be called with each event."""
@@ -222,7 +266,8 @@ class Host:
         live = Counter(dict.fromkeys(KINDS, 0))
         live.update(slot.kind for slot in self._slots.values())
         sessions = [slot.session for slot in self._slots.values() if slot.session is not None]
-        return self.metrics.render(live, sessions, state)
+        shown = self.metrics.render(live, sessions, state)
+        return shown + blocked_lines(self.watchdog) + service_lines(self._service, self._door)
 
     async def drain(self) -> None:
         """Refuse new conversations, let those under way finish their sentences, then end them.
@@ -231,6 +276,7 @@ class Host:
         over, at the latest ``END_S`` and a moment later. May be called more than once.
         """
         self._draining = True
+        self._close_door()
         now = asyncio.get_running_loop().time
         last_at = now() + self.options.drain_s
         while self._slots and now() < last_at:
@@ -243,6 +289,7 @@ class Host:
     async def close(self) -> None:
         """End all conversations at once; waits until they are over, at most ``END_S`` and a moment."""
         self._draining = self.closing = True
+        self._close_door()
         for slot in list(self._slots.values()):
             slot.end("draining")
         if self._slots:
@@ -254,9 +301,14 @@ class Host:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.watchdog.stop()
         if self._scope is not None:
             self._scope.cancel(Reason.CLOSED)
         self.executor.close()
+
+    def _close_door(self) -> None:
+        if self._door is not None:
+            self._door.close(lambda: Overloaded("the server is about to stop; connect again", RETRY_S))
 
     # ------------------------------------------------------------ one timer for all
 
@@ -267,6 +319,7 @@ class Host:
             del self._by_client[slot.client]
         if not self._slots:
             self._empty.set()
+            self.watchdog.stop()
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None

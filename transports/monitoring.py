@@ -9,12 +9,17 @@ import bisect
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
 from voice import __version__
+from voice.admission import Door
+from voice.degradation import Rung
 from voice.events import Problem, ResponseEnded, SessionEvent, ToolEnded
+from voice.load import StageLoad
+from voice.service import Service
+from voice.watchdog import CAUSES, Watchdog
 
 LATENCIES_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
 """Upper ends of the buckets for parts of a turn; 0.2 to 1.5 s is where a conversation is won or lost."""
@@ -27,7 +32,17 @@ END_REASONS = frozenset(
     {"closed", "client", "idle", "expired", "draining", "disconnected", "slow_client", "events_overflow"}
 )
 REFUSALS = frozenset(
-    {"full", "client_full", "draining", "loading", "unauthorised", "forbidden", "bad_request", "too_large"}
+    {
+        "full",
+        "client_full",
+        "overloaded",
+        "draining",
+        "loading",
+        "unauthorised",
+        "forbidden",
+        "bad_request",
+        "too_large",
+    }
 )
 STATUSES = frozenset({"completed", "interrupted", "cancelled", "failed"})
 PROBLEMS = frozenset(
@@ -174,6 +189,72 @@ class Metrics:
         _histogram(out, "session_seconds", "Length of conversations that are over.", self.session_s)
         _histogram(out, "event_loop_lag_seconds", "How late the event loop's timer fired.", self.lag)
         return "\n".join(out) + "\n"
+
+
+def blocked_lines(watchdog: Watchdog) -> str:
+    """What the watchdog noticed, for a scrape."""
+    out: list[str] = []
+    counts: dict[str, int] = {cause: watchdog.counts[cause] for cause in CAUSES}
+    help_text = "Times the event loop did not turn, by cause."
+    _family(out, "event_loop_blocked_total", "counter", help_text, _labelled("cause", counts))
+    help_text = "Seconds in which the event loop did not turn."
+    _family(out, "event_loop_blocked_seconds_total", "counter", help_text, [f" {watchdog.blocked_s:.6g}"])
+    worst_s = watchdog.worst.seconds if watchdog.worst is not None else 0.0
+    help_text = "The longest time in which the event loop did not turn."
+    _family(out, "event_loop_blocked_worst_seconds", "gauge", help_text, [f" {worst_s:.6g}"])
+    return "\n".join(out) + "\n"
+
+
+def service_lines(service: Service, door: Door | None) -> str:
+    """How well all are served, for a scrape: load by stage, what is given up, dead engines, retries, the door."""
+    out: list[str] = []
+
+    def add(name: str, kind: str, help_text: str, samples: Sequence[tuple[str, float]]) -> None:
+        _family(out, name, kind, help_text, [f"{labels} {value:.6g}" for labels, value in samples])
+
+    add("service_level", "gauge", "What is given up under load; 0 is nothing.", [("", service.rung)])
+    steps = [(f'{{level="{int(rung)}"}}', service.steps[rung.label]) for rung in Rung]
+    add("service_changes_total", "counter", "Changes of the service level, by the new one.", steps)
+    load = service.load()
+    stages = [(f'{{stage="{_escaped(stage.name)}"}}', stage) for stage in load.stages]
+    for name, help_text, value in _STAGE_GAUGES:
+        add(f"stage_{name}", "gauge", help_text, [(label, value(stage)) for label, stage in stages])
+    help_text = "Load of each stage as a share of its target."
+    pressures = [(label, stage.pressure(load.targets)) for label, stage in stages]
+    add("stage_load", "gauge", help_text, pressures)
+    engines = [(f'{{stage="{_escaped(f"{e.role} {e.name}")}"}}', e) for e in service.engines]
+    broken = [(label, e.breaker.is_open) for label, e in engines]
+    add("engine_broken", "gauge", "Engines taken for dead.", broken)
+    help_text = "How often an engine was found dead."
+    add("engine_trips_total", "counter", help_text, [(label, e.trips) for label, e in engines])
+    budgets = [(f'{{stage="{role}"}}', budget) for role, budget in service.retries.items()]
+    spent = [(label, budget.spent) for label, budget in budgets]
+    add("retries_total", "counter", "Failed requests that were sent again.", spent)
+    denied = [(label, budget.denied) for label, budget in budgets]
+    add("retries_denied_total", "counter", "Failed requests that were not: the budget was spent.", denied)
+    add(
+        "waiting_callers",
+        "gauge",
+        "Conversations that wait to be let in.",
+        [("", door.waiting if door else 0)],
+    )
+    help_text = "Conversations that waited before they were let in."
+    add("callers_waited_total", "counter", help_text, [("", door.waited if door else 0)])
+    return "\n".join(out) + "\n"
+
+
+_STAGE_GAUGES: tuple[tuple[str, str, Callable[[StageLoad], float]], ...] = (
+    ("utilisation", "Share of the last seconds that a stage worked.", lambda stage: stage.utilisation),
+    ("oldest_seconds", "Age of the oldest request that waits or runs.", lambda s: max(s.oldest_s, s.wait_s)),
+    ("late_seconds", "How much longer than usual a first result takes.", lambda stage: stage.late_s),
+    ("results_per_second", "First results a second.", lambda stage: stage.per_s),
+    ("service_seconds", "Time to a first result.", lambda stage: stage.service_s or 0.0),
+)
+
+
+def _escaped(value: str) -> str:
+    """A label's value: names of engines are their owner's, who may have put anything in them."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
 
 
 def session_counts(session: CountedSession) -> dict[str, int]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from urllib.parse import urlsplit
 
+from voice.admission import AdmissionOptions
 from voice.errors import BadRequest
 
 SECRET_MIN_S, SECRET_MAX_S = 10.0, 7200.0
 """Shortest and longest life of a client secret, in seconds (as of the OpenAI Realtime API)."""
+
+SECRET_KEY_CHARS = 32
+"""Fewest characters of a key that seals client secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class ServerOptions:
             own page; ``"*"`` for any.
         max_sessions: Conversations at once.
         max_sessions_per_client: Conversations at once of one client: a token, or else a remote address.
+        admission: Up to which measured load new conversations are let in; ``None``: only the numbers above count.
         max_message_bytes: Longest message of a client (WebSocket text, data channel); a longer one ends its
             connection. 16 MiB hold the longest audio event of the Realtime protocol (15 MiB of base64).
         first_message_s: A client must have sent something this soon after it was let in.
@@ -51,6 +56,8 @@ class ServerOptions:
         session_s: Longest conversation.
         drain_s: How long conversations may go on, to finish their sentences, when the server is to stop.
         secret_s: Life of a client secret whose maker does not say, 10 to 7,200 s.
+        secret_key: Seals client secrets, so that every server with the same key takes them; ``None``: each server takes
+            its own only.
         resume_s: How long a WebSocket conversation that was cut waits for its client to come back.
         ice_servers: STUN and TURN servers for WebRTC; none are needed on one network.
         advertised_ip: Address that WebRTC offers to clients instead of this machine's own, for servers behind
@@ -68,12 +75,14 @@ class ServerOptions:
     allowed_origins: tuple[str, ...] = ()
     max_sessions: int = 100
     max_sessions_per_client: int = 20
+    admission: AdmissionOptions | None = field(default_factory=AdmissionOptions)
     max_message_bytes: int = 16 * 2**20
     first_message_s: float = 60.0
     idle_s: float = 300.0
     session_s: float = 3600.0
     drain_s: float = 20.0
     secret_s: float = 600.0
+    secret_key: str | None = None
     resume_s: float = 15.0
     ice_servers: tuple[IceServer, ...] = ()
     advertised_ip: str | None = None
@@ -84,19 +93,23 @@ class ServerOptions:
     def __post_init__(self) -> None:
         for name in ("tokens", "allowed_origins", "ice_servers"):
             _check(isinstance(getattr(self, name), tuple), f"{name} must be a tuple")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name.endswith("_s"):
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name.endswith("_s"):
                 ok = _is_number(value) and math.isfinite(value)
-                _check(ok and value >= 0, f"{field.name} must be seconds, 0 or more, not {value!r}")
-            elif field.name.startswith("max_"):
+                _check(ok and value >= 0, f"{one.name} must be seconds, 0 or more, not {value!r}")
+            elif one.name.startswith("max_"):
                 ok = isinstance(value, int) and not isinstance(value, bool)
-                _check(ok and value >= 1, f"{field.name} must be a whole number of at least 1, not {value!r}")
+                _check(ok and value >= 1, f"{one.name} must be a whole number of at least 1, not {value!r}")
         _check(self.first_message_s > 0 and self.idle_s > 0, "first_message_s and idle_s must be above 0")
         _check(self.session_s > 0, "session_s must be above 0")
         _check(
             SECRET_MIN_S <= self.secret_s <= SECRET_MAX_S,
             f"secret_s must be {SECRET_MIN_S:g} to {SECRET_MAX_S:g} s",
+        )
+        _check(
+            self.secret_key is None or len(self.secret_key) >= SECRET_KEY_CHARS,
+            f"secret_key must have at least {SECRET_KEY_CHARS} characters",
         )
         for token in self.tokens:
             _check(_is_key(token), "a token is a string of printable ASCII characters without blanks")

@@ -41,11 +41,14 @@ class RealtimeHttp:
         host: Where conversations are held.
         access: Who may come in.
         ready: Waits until conversations can begin; raises :class:`Refused` if that takes too long.
+        worker: The number of this process, if it is one of several.
     """
 
-    def __init__(self, host: Host, access: Access, ready: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, host: Host, access: Access, ready: Callable[[], Awaitable[None]], worker: int | None = None
+    ) -> None:
         self.host, self.access, self._ready = host, access, ready
-        self.calls = Calls(host)
+        self.calls = Calls(host, worker)
 
     def routes(self) -> list[Route]:
         """The routes, answering pages of allowed origins, too (CORS)."""
@@ -83,7 +86,7 @@ class RealtimeHttp:
     async def _call(self, request: Request) -> Response:
         """An SDP offer becomes a call: 201 with the answer, and its address in ``Location``."""
         _only_post(request)
-        grant = self.access.check(request.headers, (), remote_address(request))
+        grant = await self.access.claim(self.access.check(request.headers, (), remote_address(request)))
         try:
             await self._ready()
             sdp, config = await _offer(bounded(request))
@@ -125,6 +128,7 @@ class RealtimeHttp:
         shown = SessionConfig.of(agent, session_id=session_id, model=model, expires_at=0)
         shown = shown.updated(patch, first=True)
         value, expires_at = self.access.make_secret(client, patch, life_s, locked=body.get("locked") is True)
+        await self.access.keep_secret(value)
         session = replace(shown, expires_at=expires_at).wire()
         return json_response(
             {"value": value, "expires_at": expires_at, "session": session},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -17,6 +16,7 @@ from transports.outgoing import Outgoing
 from transports.realtime.errors import RealtimeError
 from transports.realtime.protocol import RealtimeProtocol
 from transports.webrtc import Call, Calls
+from transports.worker_routing import resume_token
 from voice.errors import Overloaded
 from voice.events import SessionEnded, SessionEvent
 from voice.interfaces import Capabilities, Pcm16
@@ -52,10 +52,11 @@ class Connections:
     Args:
         host: Lets conversations in and ends them.
         calls: WebRTC calls, which a WebSocket may attach to.
+        worker: The number of this process, if it is one of several: part of the tokens to resume with.
     """
 
-    def __init__(self, host: Host, calls: Calls) -> None:
-        self._host, self._calls = host, calls
+    def __init__(self, host: Host, calls: Calls, worker: int | None = None) -> None:
+        self._host, self._calls, self._worker = host, calls, worker
         self._resumable: dict[str, Connection] = {}
         self._lingering: set[asyncio.Task[None]] = set()
         self._attached: Counter[str] = Counter()  # sockets by call
@@ -80,9 +81,10 @@ class Connections:
                 raise Refused(404, "session_not_found", "that conversation is over; begin a new one")
             await self._serve(connection, websocket)
             return
-        slot = self._host.admit(grant.client, "websocket")
+        slot = await self._host.enter(grant.client, "websocket")
         try:
-            connection = Connection(self._host, slot, grant, websocket, resumable=token == "1")
+            name = resume_token(self._worker)
+            connection = Connection(self._host, slot, grant, websocket, name, resumable=token == "1")
         except BaseException:
             slot.release()
             raise
@@ -166,12 +168,19 @@ class Connection:
     capabilities = Capabilities("flush_only", RATE_HZ, ahead_s=AHEAD_S, burst_s=AHEAD_S)
 
     def __init__(
-        self, host: Host, slot: Slot, grant: Grant, websocket: WebSocket, *, resumable: bool
+        self,
+        host: Host,
+        slot: Slot,
+        grant: Grant,
+        websocket: WebSocket,
+        token: str,
+        *,
+        resumable: bool,
     ) -> None:
         query = websocket.query_params
         given = {"type": "transcription"} if query.get("intent") == "transcription" else None
         config = first_settings(host, slot, grant, model=query.get("model"), given=given)
-        self.token = secrets.token_urlsafe(24)
+        self.token = token
         self._host, self._slot, self._resumable = host, slot, resumable
         self._outgoing = Outgoing(self._overflowed)
         self.protocol = RealtimeProtocol(

@@ -30,6 +30,7 @@ from transports.realtime_socket import Connections
 from transports.refusal import RETRY_S, Refused, error_response, json_response, refusal
 from transports.site import Site
 from transports.twilio import AgentFor, serve_twilio, voice_twiml
+from transports.worker_process import Seat
 from voice.agent import Agent
 from voice.errors import EngineFailed, VoiceError
 from voice.interfaces import Stages
@@ -55,6 +56,7 @@ def app(
     options: ServerOptions | None = None,
     warm_up: WarmUp | None = None,
     agent_for_call: AgentFor | None = None,
+    seat: Seat | None = None,
 ) -> Server:
     """The ASGI app that serves ``agent``.
 
@@ -64,8 +66,9 @@ def app(
         warm_up: Loads the engines, such as ``stages.presets.warm_up``; until it is done ``/readyz`` says 503 and
             clients wait a while. ``None``: the engines load with their first use.
         agent_for_call: Chooses another agent for a telephone call, by its parameters; ``None``: ``agent`` takes all.
+        seat: This process is one of several workers; ``None``: it is the only one.
     """
-    return Server(agent, options, warm_up, agent_for_call)
+    return Server(agent, options, warm_up, agent_for_call, seat)
 
 
 class Server:
@@ -82,17 +85,19 @@ class Server:
         options: ServerOptions | None = None,
         warm_up: WarmUp | None = None,
         agent_for_call: AgentFor | None = None,
+        seat: Seat | None = None,
     ) -> None:
-        self._agent_for_call = agent_for_call
+        self._agent_for_call, self._seat = agent_for_call, seat
         self.options = options or ServerOptions()
         self.host = Host(agent, self.options)
-        self.access = Access(self.options)
+        self.access = Access(self.options, seat)
         self._warm_up = warm_up
         self._loading: asyncio.Task[VoiceError | None] | None = None
         self._failed_at = 0.0
         self._waiting = 0  # clients that wait for the engines
-        self._realtime_http = RealtimeHttp(self.host, self.access, self._ready)
-        self._connections = Connections(self.host, self._realtime_http.calls)
+        worker = None if seat is None else seat.number
+        self._realtime_http = RealtimeHttp(self.host, self.access, self._ready, worker)
+        self._connections = Connections(self.host, self._realtime_http.calls, worker)
         self._asgi = Starlette(
             routes=self._routes(),
             exception_handlers={
@@ -142,6 +147,11 @@ class Server:
         if self._loading is None or not self._loading.done():
             return "loading"
         return "failed" if self._loading.cancelled() or self._loading.result() is not None else "ready"
+
+    @property
+    def calls(self) -> int:
+        """WebRTC calls under way: conversations that have no connection of their own."""
+        return len(self._realtime_http.calls)
 
     def _begin(self) -> asyncio.Task[VoiceError | None]:
         """The loading of the engines, begun now if it was not."""
@@ -228,6 +238,8 @@ class Server:
 
     async def _metrics(self, _: Request) -> Response:
         text = self.host.render_metrics(self.state)
+        if self._seat is not None:
+            text = await self._seat.all_metrics(text)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def _realtime(self, websocket: WebSocket) -> None:
@@ -235,9 +247,10 @@ class Server:
         resuming = websocket.query_params.get("resume", "0") not in ("0", "1")
         try:
             offered = websocket.scope.get("subprotocols", ())
-            grant = self.access.check(
+            shown = self.access.check(
                 websocket.headers, offered, remote_address(websocket), resuming=resuming
             )
+            grant = await self.access.claim(shown)
             await self._ready()
             await self._connections.serve(websocket, grant)
         except VoiceError as error:

@@ -14,20 +14,24 @@ import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from transports.server import Server
 from voice.errors import BadRequest, VoiceError
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendEvent
     from websockets.frames import Frame
 
+    from transports.server import Server
+
 log = logging.getLogger("voice.server")
+
+Beside: TypeAlias = Callable[[uvicorn.Server], AbstractAsyncContextManager[object]]
 
 HEAD_S = 10.0
 """The head of a request must have come this long after the connection was made, or after its first byte."""
@@ -89,12 +93,29 @@ async def serve(
     """
     first, second = asyncio.Event(), asyncio.Event()
     with _on_signals(lambda: (second if first.is_set() else first).set(), signals):
-        async with running(app, sockets) as server:
-            if await _finished(app.startup(), unless=first):
-                if on_ready is not None:
-                    on_ready()
-                await first.wait()
-            server.force_exit = not await _finished(app.drain(), unless=second)
+        return await serve_until(first, second, app, sockets, on_ready=on_ready)
+
+
+async def serve_until(
+    first: asyncio.Event,
+    second: asyncio.Event,
+    app: Server,
+    sockets: Sequence[socket.socket],
+    *,
+    on_ready: Callable[[], None] | None = None,
+    beside: Beside = contextlib.nullcontext,
+) -> bool:
+    """As :func:`serve`: until ``first`` is set, then drain, at the longest until ``second`` is set.
+
+    Args:
+        beside: Entered when the server is up and left before it ends.
+    """
+    async with running(app, sockets) as server, beside(server):
+        if await _finished(app.startup(), unless=first):
+            if on_ready is not None:
+                on_ready()
+            await first.wait()
+        server.force_exit = not await _finished(app.drain(), unless=second)
     return not server.force_exit
 
 

@@ -107,7 +107,7 @@ async def _converse(websocket: WebSocket, host: Host, agent_for: AgentFor | None
     # calls count one by one where they are certainly Twilio's; else the caller could invent as many as fit
     signed = host.options.twilio_auth_token is not None
     client = f"twilio:{start.call_sid}" if signed else f"address {remote}"
-    with host.admit(client, "twilio") as slot:
+    with await host.enter(client, "twilio") as slot:
         session = Session(
             host.agent if agent_for is None else agent_for(start),
             call,

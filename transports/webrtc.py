@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -28,6 +27,7 @@ from transports.rtc.health import Health, player_delay_s
 from transports.rtc.opus import SPEAK_HZ
 from transports.rtc.receiver import add_audio, check_internals
 from transports.rtc.track import AgentTrack
+from transports.worker_routing import call_id
 from voice.audio import AudioFormat
 from voice.errors import BadRequest, EngineFailed
 from voice.events import SessionEnded, SessionEvent
@@ -61,11 +61,15 @@ class Calls:
 
     Args:
         host: Lets conversations in and ends them.
+        worker: The number of this process, if it is one of several: part of the calls' ids.
     """
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, host: Host, worker: int | None = None) -> None:
+        self._host, self._worker = host, worker
         self._calls: dict[str, Call] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
 
     async def offer(
         self,
@@ -96,10 +100,10 @@ class Calls:
             EngineFailed: No answer could be made.
         """
         offered = read_offer(sdp)
-        slot = self._host.admit(client, "webrtc")
+        slot = await self._host.enter(client, "webrtc")
         try:
             settings = first_settings(self._host, slot, grant, model=model, given=config)
-            call = Call(f"rtc_{secrets.token_hex(16)}", self._host, slot, grant, settings, extensions)
+            call = Call(call_id(self._worker), self._host, slot, grant, settings, extensions)
         except BaseException:
             slot.release()
             raise

@@ -20,6 +20,7 @@ from voice.interruption import Interruptions
 from voice.model_function import CallableModel, ChatView, ModelFunction, as_model
 from voice.options import Limits, SpeechOptions, TurnOptions
 from voice.schema import clip
+from voice.spoken import prepare
 from voice.tools import AnyTool, OnInterrupt, Tool, as_tool, declare_tool
 
 __all__ = ["Agent", "CallableModel", "ChatView", "load_agent"]
@@ -88,6 +89,7 @@ class Agent:
             if not isinstance(value := getattr(self, name), kind):
                 wanted = " or ".join(k.__name__ for k in kind).replace("NoneType", "None")
                 raise BadRequest(f"Agent({name}=...) must be {wanted}, not {type(value).__name__}")
+        prepare(self.language or "en")
         self.tools = [as_tool(one) for one in self.tools]
         self.tool_table()
         given: dict[str, object] = {

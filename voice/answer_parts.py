@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from voice.chat import Chat
+from voice.degradation import Rung
+from voice.engine_watch import Call
 from voice.errors import VoiceError
 from voice.events import SessionEvent
 from voice.executor import Executor
@@ -14,6 +16,7 @@ from voice.interfaces import ModelOptions, Prompt, Stages, ToolCall, ToolSpec, U
 from voice.options import AnswerOptions, Limits, SpeechOptions
 from voice.playout import Pace
 from voice.scope import Scope
+from voice.service import Service
 from voice.tools import AnyTool
 
 
@@ -61,7 +64,18 @@ class Parts:
 def prompt_of(parts: Parts, *, saying: str | None) -> Prompt:
     """The conversation as the model is shown it now; ``saying``: words that are not certain yet."""
     specs = [*(t.spec for t in parts.tools.values()), *parts.client_tools]
-    return parts.chat.prompt(specs, parts.model_options, saying=saying, instructions=parts.instructions)
+    options = parts.model_options
+    if (most := most_tokens(parts.stages.service, options, tools=bool(specs))) != options.max_tokens:
+        options = replace(options, max_tokens=most)
+    return parts.chat.prompt(specs, options, saying=saying, instructions=parts.instructions)
+
+
+def most_tokens(service: Service, options: ModelOptions, *, tools: bool) -> int | None:
+    """Longest answer now: as the options say, and shorter while the load is too high."""
+    if service.rung < Rung.SHORT_ANSWERS:
+        return options.max_tokens
+    short = service.options.short_answer_tokens * (3 if tools else 1)  # arguments of tools must not be cut
+    return short if options.max_tokens is None else min(short, options.max_tokens)
 
 
 class Owner(Protocol):
@@ -88,6 +102,7 @@ class Attempt:
 
     last_at: float
     started_at: float
+    call: Call
     first_text_at: float | None = None
     text: str = ""
     spoke: bool = False  # some of the text is meant for the ear

@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from voice.answer_parts import Owner, Parts, prompt_of
 from voice.chat import Entry
+from voice.degradation import Step
 from voice.errors import BadRequest, Overloaded, VoiceError
-from voice.events import AudioSent, AudioStarted, AudioStopped, ResponseEnded, TurnTimes
+from voice.events import AudioSent, AudioStarted, AudioStopped, ResponseEnded, ServiceChanged, TurnTimes
 from voice.hearing import Ear
 from voice.interfaces import Prompt, Transport
 from voice.options import AnswerOptions
@@ -67,6 +68,7 @@ class Answering:
         self._asides: list[Response] = []
         self._made = 0
         self._hard_end: asyncio.TimerHandle | None = None  # of a live answer that had to wait for the floor
+        self._leave_service = parts.stages.service.join(self._service_changed)
 
     # ------------------------------------------------------------ begin
 
@@ -259,6 +261,9 @@ class Answering:
         if self.live is None:  # the owner, told of the end, may have begun another
             self._feed(Finished(self._now()))
 
+    def _service_changed(self, step: Step) -> None:
+        self._owner.emit(ServiceChanged(int(step.rung), step.rung.label, step.why))
+
     # ------------------------------------------------------------ end
 
     def cut(self, reason: Reason) -> None:
@@ -278,6 +283,7 @@ class Answering:
 
     def close(self) -> None:
         """The session ends: nothing more is said."""
+        self._leave_service()
         self.cut(Reason.CLOSED)
         for response in [*self._waiting, *self._asides]:
             response.scope.cancel(Reason.CLOSED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from functools import cache
 from typing import TypeAlias
 
@@ -29,10 +30,15 @@ LEVELLING = 0.05
 _LOWEST_HZ, _HIGHEST_HZ = 150.0, 7000.0
 _ROWS = LAGS + round(MAX_AHEAD_S / HOP_S) + 16
 _SILENCE_DB = -65.0
+_KEPT_S = MAX_DELAY_S + 0.75
+"""Audio that was not looked at is kept so long after it was heard: the longest delay, and what means settle in."""
 
 
 class Played:
-    """Levels of what was played, by hop of loop time; what lies between the pieces is silence."""
+    """Levels of what was played, by hop of loop time; what lies between the pieces is silence.
+
+    Audio is only kept, for a while, until somebody asks for levels: while the microphone is silent nobody does.
+    """
 
     def __init__(self, rate_hz: int) -> None:
         self._rate_hz = rate_hz
@@ -44,6 +50,8 @@ class Played:
         self._end = 0  # slots before this one are written
         self._mean = np.full(BANDS, _SILENCE_DB, np.float32)
         self._last_sound = -math.inf
+        self._unseen: deque[tuple[Pcm16, float]] = deque()  # bounded by _KEPT_S and MAX_AHEAD_S
+        self._lost = False  # some of it was let go
         # Each row is kept twice, so that any stretch can be read as one piece.
         self._levels = np.full((2 * _ROWS, BANDS), _SILENCE_DB, np.float32)
         self._moves = np.zeros((2 * _ROWS, BANDS), np.float32)
@@ -55,6 +63,28 @@ class Played:
 
     def add(self, pcm: Pcm16, at: float) -> None:
         """What is played next: int16 (n,), its first sample heard at loop time ``at``."""
+        end = at + pcm.size / self._rate_hz
+        self._last_sound = max(self._last_sound, end)
+        self._unseen.append((pcm, at))
+        self.let_go(end - _KEPT_S - MAX_AHEAD_S)
+
+    def let_go(self, at: float) -> None:
+        """Nobody will ask for levels of before loop time ``at``, less the longest delay."""
+        while self._unseen and self._unseen[0][1] + self._unseen[0][0].size / self._rate_hz < at:
+            self._unseen.popleft()
+            self._lost = True
+
+    def _see(self) -> None:
+        """Take in what was kept, neighbouring pieces as one."""
+        while self._unseen:
+            pcm, at = self._unseen.popleft()
+            parts, end = [pcm], at + pcm.size / self._rate_hz
+            while self._unseen and abs(self._unseen[0][1] - end) <= MOVED_APART_S:
+                parts.append(self._unseen.popleft()[0])
+                end += parts[-1].size / self._rate_hz
+            self._take_in(pcm if len(parts) == 1 else np.concatenate(parts), at)
+
+    def _take_in(self, pcm: Pcm16, at: float) -> None:
         if self._due is None or abs(at - self._due) > MOVED_APART_S:
             self._due = at
             self._rest = np.zeros(0, np.float32)
@@ -62,7 +92,6 @@ class Played:
             self._skip = 0.0
             self._fill(self._slot)
         self._due += pcm.size / self._rate_hz
-        self._last_sound = max(self._last_sound, self._due)
         wave = np.concatenate((self._rest, pcm.astype(np.float32)))
         hop = HOP_S * self._rate_hz
         count = max(0, math.floor((wave.size - self._frame - self._skip) / hop) + 1)
@@ -70,7 +99,11 @@ class Played:
         if starts.size:
             window, _ = analysis(self._rate_hz)
             frames = wave[starts[:, None] + np.arange(self._frame)] * window
-            for levels in band_levels(np.fft.rfft(frames), self._rate_hz):
+            rows = band_levels(np.fft.rfft(frames), self._rate_hz)
+            if self._lost:  # not silence, as far as is known
+                self._mean[:] = np.maximum(rows[0], _SILENCE_DB)
+                self._lost = False
+            for levels in rows:
                 self._write(levels)
         used = self._skip + hop * starts.size
         self._rest = wave[int(used) :]
@@ -78,13 +111,18 @@ class Played:
 
     def cut(self, at: float) -> None:
         """What was to be heard at loop time ``at`` and later is not."""
+        self._last_sound = min(self._last_sound, at)
+        while self._unseen and self._unseen[-1][1] >= at:
+            self._unseen.pop()
+        if self._unseen:
+            pcm, begins = self._unseen.pop()
+            self._unseen.append((pcm[: max(0, round((at - begins) * self._rate_hz))], begins))
         if self._due is None or at >= self._due:
             return
         slot = max(round(at / HOP_S), self._end - _ROWS + LAGS)
         if slot < self._end:
             self._end = slot
             self._mean[:] = self._levels[(slot - 1) % _ROWS] - self._moves[(slot - 1) % _ROWS]
-        self._last_sound = min(self._last_sound, at)
         self._due = None
 
     def _write(self, levels: Floats) -> None:
@@ -116,6 +154,7 @@ class Played:
     def before(self, slot: int) -> tuple[Floats, Floats, Floats]:
         """Levels and movements of the last hops up to ``slot``, oldest first, shape (lags + 1, bands); and the
         movements' energies, shape (lags + 1,)."""
+        self._see()
         if slot >= self._end:
             self._fill(slot + 1)
         stop = slot % _ROWS + _ROWS + 1

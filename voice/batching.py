@@ -47,6 +47,7 @@ class BatcherStats:
         mean_batch: Requests per call.
         service_s: Measured seconds of a call (weighted to the recent); ``None`` before the first.
         broken: The breaker is open: requests fail at once.
+        max_batch: Most requests of a call.
     """
 
     calls: int
@@ -60,6 +61,7 @@ class BatcherStats:
     mean_batch: float
     service_s: float | None
     broken: bool
+    max_batch: int = 1
 
 
 class Batcher(Generic[In, Out]):
@@ -128,6 +130,7 @@ class Batcher(Generic[In, Out]):
         self._wake: asyncio.Future[None] | None = None
         self._busy_until = 0.0  # when the call that runs should end
         self._strikes = 0
+        self._works = False  # some input of the batch that is being bisected had a result
         self._numbers = self._called_items = self._items = 0
         self._refused = self._expired = self._cancelled = self._failed = 0
 
@@ -287,7 +290,7 @@ class Batcher(Generic[In, Out]):
                     await self._gather()
                 async with self._slot():
                     if batch := self._next_batch():
-                        self._parts[:0] = await self._call(batch)
+                        self._parts += await self._call(batch)  # breadth first: what works shows early
         except asyncio.CancelledError:
             if self._pump is me:
                 self._fail_all(lambda: ScopeCancelled(f"the event loop of {self.name} is ending"))
@@ -327,6 +330,7 @@ class Batcher(Generic[In, Out]):
         """What goes into the next call. The hopeless leave with their errors."""
         now = asyncio.get_running_loop().time()
         if not self._parts:
+            self._works = False
             self._refuse(self._queue.take_hopeless(now))
             return self._queue.take_batch(now)
         part = self._parts.pop(0)
@@ -361,6 +365,7 @@ class Batcher(Generic[In, Out]):
         self._rates.add(bucket, len(batch), loop.time() - began, loop.time())
         self._breaker.succeeded()
         self._strikes = 0
+        self._works = True
         for request, result in zip(batch, outcome, strict=True):
             self._items += request.on_done is not None
             self._answer(request, result)
@@ -377,7 +382,7 @@ class Batcher(Generic[In, Out]):
             self._strikes = 0
         else:
             log.warning("%s failed on one input", self.name, exc_info=failure)
-            self._strikes += 1
+            self._strikes += not self._works
             if self._strikes >= STRIKES or self._breaker.is_open:
                 return self._trip(batch, failure)
         self._failed += batch[0].on_done is not None
@@ -436,6 +441,7 @@ class Batcher(Generic[In, Out]):
             mean_batch=self._called_items / calls if calls else 0.0,
             service_s=self._rates.mean_s,
             broken=self._breaker.is_open,
+            max_batch=self._queue.max_batch,
         )
 
     def close(self) -> None:

@@ -7,14 +7,16 @@ import asyncio
 import json
 import os
 import resource
+import secrets
+import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import soundfile
@@ -26,9 +28,15 @@ from voice.errors import BadRequest, VoiceError
 from voice.events import SessionEvent
 from voice.interfaces import ASR_RATE_HZ, Pcm16, Recogniser, Stages
 from voice.report import Report
+from voice.running import settle
 from voice.scope import Scope
 from voice.session import Session
 from voice.speaking import spoken_text
+
+if TYPE_CHECKING:
+    from transports.options import ServerOptions
+
+_Ready: TypeAlias = Callable[[str, str], None]
 
 _PIECE_S = 100.0
 """Longest piece of a file that is recognised at once."""
@@ -37,6 +45,7 @@ _PIECE_S = 100.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0, 1 for failure, 2 for wrong use."""
     args = _parser().parse_args(argv)
+    args.argv = sys.argv[1:] if argv is None else list(argv)
     try:
         return int(args.run(args))
     except BadRequest as error:
@@ -176,49 +185,82 @@ def _say(args: argparse.Namespace, text: str) -> None:
 
 def _serve(args: argparse.Namespace) -> int:
     from transports.monitoring import log_to_stderr
-    from transports.options import IceServer, ServerOptions
-    from transports.server import app
     from transports.serving import listen, serve
+    from transports.serving_options import server_options
 
-    options = ServerOptions(
-        tokens=tuple(args.token or filter(None, [os.environ.get("VOICE_TOKEN")])),
-        allowed_origins=tuple(args.origin),
-        max_sessions=args.max_sessions,
-        max_sessions_per_client=args.max_sessions_per_client,
-        idle_s=args.idle,
-        session_s=args.max_time,
-        drain_s=args.drain,
-        ice_servers=tuple(IceServer((url,)) for url in args.ice),
-        advertised_ip=args.advertised_ip,
-        twilio_auth_token=os.environ.get("TWILIO_AUTH_TOKEN") or None,
-        public_url=args.public_url,
-        page=not args.no_page,
-    )
+    if args.as_worker is not None:
+        return _work(args)
+    options = server_options(args)
     sockets = listen(args.host, args.port)  # a port that is taken is told before the engines are loaded
     log_to_stderr(as_json=args.log_json)
     _note("loading the engines …")
-    agent = _agent(args)
-    server = app(agent, options=options, warm_up=_warm_up)
-    port = sockets[0].getsockname()[1]
-    ready = partial(_announce, agent, args.host, port, bool(options.tokens))
-    drained = asyncio.run(serve(server, sockets, on_ready=ready))
+    ready = partial(_announce, args, sockets[0].getsockname()[1], bool(options.tokens))
+    if args.workers > 1:
+        drained = _serve_with_workers(args, options, sockets, ready)
+    else:
+        from transports.server import app
+
+        agent = _agent(args)
+        server = app(agent, options=options, warm_up=_warm_up)
+        budget = CpuBudget.detect().describe()
+        drained = asyncio.run(serve(server, sockets, on_ready=partial(ready, _described(agent), budget)))
     if drained:
         _note("stopped")
+    return _leave(0 if drained else 1)
+
+
+def _serve_with_workers(
+    args: argparse.Namespace, options: ServerOptions, sockets: Sequence[socket.socket], ready: _Ready
+) -> bool:
+    from transports.workers import serve_with_workers, worker_command
+
+    budget = CpuBudget.detect(args.workers)
+    each = f"{args.workers} workers, each has {budget.describe()}"
+    work = serve_with_workers(
+        worker_command([*args.argv, "--as-worker"]),
+        budget.environment(args.workers),
+        sockets,
+        args.workers,
+        options.secret_key or secrets.token_hex(32),
+        on_ready=lambda about: ready(about, each),
+    )
+    return asyncio.run(work)
+
+
+def _work(args: argparse.Namespace) -> int:
+    from transports.serving_options import server_options
+    from transports.worker_main import run_worker
+
+    def make_agent() -> tuple[Agent, str]:
+        agent = _agent(args)
+        return agent, _described(agent)
+
+    options = server_options(args)
+    return _leave(run_worker(args.as_worker, options, make_agent, _warm_up, log_json=args.log_json))
+
+
+def _leave(status: int) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0 if drained else 1)  # a tool that still runs in a thread would hold the interpreter up
+    os._exit(status)  # a tool that still runs in a thread would hold the interpreter up
 
 
 async def _warm_up(stages: Stages) -> None:
     from stages import presets
 
     await presets.warm_up(stages)
+    settle()
 
 
-def _announce(agent: Agent, host: str, port: int, keyed: bool) -> None:
+def _described(agent: Agent) -> str:
     stages = agent.stages
-    _note(f"agent {agent.name}: {stages.recogniser.name}, {stages.model.name}, {stages.synthesiser.name}")
-    _note(f"processor: {CpuBudget.detect().describe()}")
+    return f"agent {agent.name}: {stages.recogniser.name}, {stages.model.name}, {stages.synthesiser.name}"
+
+
+def _announce(args: argparse.Namespace, port: int, keyed: bool, about: str, processor: str) -> None:
+    host = args.host
+    _note(about)
+    _note(f"processor: {processor}")
     if keyed:
         _note("clients show a token: Authorization: Bearer TOKEN")
     elif host in ("localhost", "::1") or host.startswith("127."):
@@ -336,6 +378,8 @@ def _models(args: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from transports import serving_options
+
     parser = argparse.ArgumentParser(
         prog="voice", description="Talk to agents: locally, from files, by microphone, over a network."
     )
@@ -362,7 +406,7 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", help="serve the agent: Realtime API, WebRTC, telephone, web page")
     _add_agent_options(serve)
-    _add_server_options(serve)
+    serving_options.add_to(serve)
     serve.set_defaults(run=_serve)
 
     speak = commands.add_parser("speak", help="speak a text into a file")
@@ -388,41 +432,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_report_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a transcript")
-
-
-def _add_server_options(parser: argparse.ArgumentParser) -> None:
-    def add(name: str, metavar: str, help: str, **options: Any) -> None:
-        parser.add_argument(name, metavar=metavar, help=help, **options)
-
-    add(
-        "--host",
-        "ADDRESS",
-        "where to listen; 0.0.0.0 for all of this machine's networks",
-        default="127.0.0.1",
-    )
-    add("--port", "N", "0 chooses a free one", type=int, default=8080)
-    add(
-        "--token",
-        "T",
-        "a key that clients must show, may be repeated; or VOICE_TOKEN in the environment",
-        action="append",
-        default=[],
-    )
-    add("--origin", "URL", "a web site whose pages may call; * for any", action="append", default=[])
-    add("--max-sessions", "N", "conversations at once (100)", type=int, default=100)
-    add("--max-sessions-per-client", "N", "of one token or address (20)", type=int, default=20)
-    add("--idle", "S", "end a conversation after this silence of its client (300)", type=float, default=300.0)
-    add("--max-time", "S", "longest conversation (3600)", type=float, default=3600.0)
-    add("--drain", "S", "longest wait for conversations when it is to stop (20)", type=float, default=20.0)
-    add("--ice", "URL", "a STUN or TURN server for WebRTC", action="append", default=[])
-    add("--advertised-ip", "ADDRESS", "what WebRTC offers instead of this machine's own address")
-    add(
-        "--public-url",
-        "URL",
-        "where clients reach it, if elsewhere (proxies, telephone; its key: TWILIO_AUTH_TOKEN)",
-    )
-    parser.add_argument("--no-page", action="store_true", help="no web page at /")
-    parser.add_argument("--log-json", action="store_true", help="log one JSON object a line")
 
 
 def _add_agent_options(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from voice.errors import BadRequest
 from voice.scope import Priority, Scope
+
+CPU_SHARE = "VOICE_CPU_SHARE"
+"""Environment variable: among how many processes like this one the machine's cores are divided."""
 
 SlotClass: TypeAlias = Scope | Priority | Callable[[], Priority]
 """What tells the class of a waiting call. A scope or a function is asked again whenever a slot comes free."""
@@ -229,13 +233,21 @@ class CpuBudget:
     prefill_threads: int = 1
 
     @classmethod
-    def detect(cls) -> CpuBudget:
-        """The budget for this process: its CPU affinity, cut by the container's CPU quota, at least one
-        core."""
+    def detect(cls, processes: int = 1) -> CpuBudget:
+        """The budget for this process: its CPU affinity, cut by the container's CPU quota and divided by
+        ``VOICE_CPU_SHARE`` where that is set, as in the workers of ``voice serve``; at least one core.
+
+        Args:
+            processes: The budget of one of so many that this process will start.
+
+        Raises:
+            BadRequest: ``VOICE_CPU_SHARE`` is not a whole number of at least 1.
+        """
         cores = _affinity()
         quota = _cgroup_quota()
         if quota is not None:
             cores = max(1, min(cores, int(quota)))
+        cores = max(1, cores // (_sharing() * processes))
         # Encoder and decoder gain little beyond 8 threads, and memory bandwidth is shared by then.
         return cls(
             cores=cores,
@@ -244,12 +256,25 @@ class CpuBudget:
             prefill_threads=min(cores, 16),
         )
 
+    def environment(self, processes: int) -> dict[str, str]:
+        """The environment of one of so many processes that this one will start, each with this budget."""
+        found = {**os.environ, CPU_SHARE: str(processes * _sharing())}
+        found.setdefault("OMP_NUM_THREADS", str(self.cores))  # of libraries that would use every core
+        return found
+
     def describe(self) -> str:
         """One line for people."""
         return (
             f"{self.cores} core{'s' if self.cores != 1 else ''}: recognition {self.asr_threads} threads, "
             f"language model {self.llm_threads} (prompt {self.prefill_threads}), ONNX sessions {self.onnx_threads} each"
         )
+
+
+def _sharing() -> int:
+    text = os.environ.get(CPU_SHARE, "1")
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise BadRequest(f"{CPU_SHARE} must be a whole number of at least 1, not {text!r}")
+    return int(text)
 
 
 def _affinity() -> int:

@@ -42,6 +42,10 @@ _ENOUGH = 60
 """Windows of the agent's voice (2 s) without an echo: there is none, until one is heard."""
 _TAIL_S = 0.4
 """Reverberation after the longest delay."""
+_NO_ECHO_TAIL_S = 0.2
+"""Where there is no echo, it is looked for while the agent speaks and so long after it."""
+_SILENT_DBFS = -60.0
+"""A microphone that is silent hears neither the agent nor anybody else."""
 
 _AUDIBLE_DB = -60.0
 """Where the agent's voice is below this in all bands there is no echo to speak of (dB re full scale, per band)."""
@@ -62,6 +66,8 @@ _FIRST_GAIN_DB = 6.0
 """Before anything is known: a device's levelling can bring the echo back louder than it was played."""
 _ACTIVE_DB = 25.0
 """Bands that far under the loudest tell nothing about the return's gain."""
+_EXCESS_SHARE = 0.44
+"""What a window counts in the running excess."""
 _MARGIN_DB, _FULL_DB = 4.0, 12.0
 """Excess over the prediction counts from the margin on, up to that much."""
 _OVER_NOISE_DB, _FLOOR_RISE_DB = 3.0, 0.2
@@ -103,6 +109,12 @@ class OwnVoice:
         self._gain = np.full(BANDS, _FIRST_GAIN_DB, np.float32)
         self._floor: Floats | None = None
         self._mean = np.zeros(BANDS, np.float32)
+        self._excess, self._compared = 0.0, 0
+        self._far_energy: Floats
+        self._silent: Pcm16 | None = None  # the last window, where it was silent
+        self._passed = self._passed_over = (
+            0  # windows of silence since one was looked at; those under the agent's voice
+        )
         self._forget()
 
     @property
@@ -126,15 +138,17 @@ class OwnVoice:
         """What was to be heard at loop time ``at`` and later was dropped."""
         self._far.cut(at)
 
-    def without_echo(self, pcm: Pcm16, at: float) -> Pcm16:
+    def without_echo(self, pcm: Pcm16, at: float, level_dbfs: float = 0.0) -> Pcm16:
         """What the microphone heard besides the agent: silence, where that was nothing.
 
-        While nothing was played within the last second this is ``pcm`` itself and costs nothing. Else every window
-        must be given, speech or not, and the answer is one hop late: it begins 256 samples before ``pcm``.
+        While nothing was played within the last second this is ``pcm`` itself and costs nothing; so does a window of
+        silence. Else every window must be given, speech or not, and the answer is one hop late: it begins 256 samples
+        before ``pcm``.
 
         Args:
             pcm: What the microphone heard, int16 (512,) at 16 kHz.
             at: Loop time of the first sample.
+            level_dbfs: Its level, as far as it is known.
 
         Raises:
             BadAudio: A window of another size.
@@ -142,15 +156,27 @@ class OwnVoice:
         if pcm.shape != (WINDOW_SAMPLES,):
             raise BadAudio(f"a window has {WINDOW_SAMPLES} samples at 16 kHz, not {pcm.shape}")
         self.own = 0.0
-        self.active = self._far.sounded_since(at - MAX_DELAY_S - _TAIL_S)
+        self.active = self._far.sounded_since(
+            at - (_NO_ECHO_TAIL_S if self._no_echo else MAX_DELAY_S + _TAIL_S)
+        )
         if not self.active:
             self._slot = None
             return pcm
         if self._slot is None or abs(at - self._due) > MOVED_APART_S:
             self._slot = round(at / HOP_S) - 1  # the first frame begins a hop before the window
             self._rest[:] = self._overlap[:] = 0.0
+            self._silent, self._passed, self._passed_over = None, 0, 0
             self._forget()
         self._due = at + WINDOW_SAMPLES / ASR_RATE_HZ
+        if level_dbfs < _SILENT_DBFS:
+            self._slot += 2
+            self._silent = pcm
+            self._passed += 1
+            self._passed_over += self._far.sounded_since(at - MAX_DELAY_S)
+            self._far.let_go(at - MAX_DELAY_S)
+            return pcm
+        if self._silent is not None:
+            self._catch_up(self._silent, self._slot)
         wave = np.concatenate((self._rest, pcm.astype(np.float32)))
         self._rest = wave[WINDOW_SAMPLES:]
         spectrum = np.fft.rfft(wave[_FRAMES] * analysis(ASR_RATE_HZ)[0])
@@ -159,7 +185,7 @@ class OwnVoice:
         if share is not None:  # the agent was audible
             self._audible += 1
             self._echoed += _ECHOED_BY * ((self.own >= 0.5) - self._echoed)
-        if self._audible >= _ENOUGH and self._echoed < _ECHOED / 2:
+        if self._no_echo:
             self._overlap[:] = 0.0
             return pcm  # headphones: what sounds like the agent now is somebody who does
         if self.own >= 0.5:
@@ -172,6 +198,31 @@ class OwnVoice:
         self._overlap = frames[1, _HOP:]
         return np.asarray(np.clip(np.rint(whole), -32768, 32767), np.int16)
 
+    @property
+    def _no_echo(self) -> bool:
+        """The agent was heard long enough, and nothing came back."""
+        return self._audible >= _ENOUGH and self._echoed < _ECHOED / 2
+
+    def _catch_up(self, silent: Pcm16, slot: int) -> None:
+        """What windows of silence tell, beside the last of them that was looked at: the agent moved, the microphone
+        did not."""
+        passed, over = self._passed, self._passed_over
+        self._silent, self._passed, self._passed_over = None, 0, 0
+        self._rest = silent[_HOP:].astype(np.float32)
+        self._overlap[:] = 0.0
+        wave = np.concatenate((np.zeros(_HOP, np.float32), silent.astype(np.float32)))
+        self._hear(band_levels(np.fft.rfft(wave[_FRAMES] * analysis(ASR_RATE_HZ)[0]), ASR_RATE_HZ))
+        _, _, energy = self._far.before(slot - 1)
+        left = _MEMORY**passed
+        self._cross *= left
+        self._near_energy *= left
+        meanwhile = 2.0 * float(energy.mean()) * (1.0 - left) / (1.0 - _MEMORY)
+        self._far_energy = np.asarray(self._far_energy * left + meanwhile, np.float32)
+        self._excess *= (1.0 - _EXCESS_SHARE) ** passed
+        self._echoed *= (1.0 - _ECHOED_BY) ** over
+        self._audible += over
+        self._compared += over
+
     def _forget(self) -> None:
         """Old movements say nothing about a stream that begins anew."""
         self._cross = np.zeros((2, LAGS), np.float32)
@@ -182,13 +233,7 @@ class OwnVoice:
 
     def _compare(self, levels: Floats, slot: int) -> Floats | None:
         """Judge two frames of the microphone, shape (2, bands); returns the share of each band that is not echo."""
-        if self._floor is None:
-            self._floor = levels.min(axis=0)
-            self._mean[:] = levels[0]
-        self._floor += np.minimum(0.4 * (levels.min(axis=0) - self._floor), _FLOOR_RISE_DB)
-        noise = self._floor + _OVER_NOISE_DB
-        heard = np.maximum(levels, noise)
-        self._mean += LEVELLING * (heard[0] + heard[1] - 2.0 * self._mean)
+        heard, noise = self._hear(levels)
         far, moves, energy = self._far.before(slot + 1)
         if float(far.max()) < _AUDIBLE_DB:
             return None
@@ -210,10 +255,21 @@ class OwnVoice:
         over = float(np.minimum(np.maximum(levels - expected, 0.0), _FULL_DB).sum()) / (
             levels.size * _FULL_DB
         )
-        self._excess += 0.44 * (over - self._excess)
+        self._excess += _EXCESS_SHARE * (over - self._excess)
         self.own = 1.0 / (1.0 + math.exp(_OWN[0] + _OWN[1] * self._excess - _OWN[2] * similar))
         left = 1.0 - np.power(10.0, 0.1 * np.minimum(echo + _TAKEN_DB - levels, 0.0))
         return np.asarray(np.maximum(np.sqrt(left), _LEAST_LEFT), np.float32)
+
+    def _hear(self, levels: Floats) -> tuple[Floats, Floats]:
+        """Follow the room's noise and the mean level; returns what is heard, at least the noise, and the noise."""
+        if self._floor is None:
+            self._floor = levels.min(axis=0)
+            self._mean[:] = levels[0]
+        self._floor += np.minimum(0.4 * (levels.min(axis=0) - self._floor), _FLOOR_RISE_DB)
+        noise = self._floor + _OVER_NOISE_DB
+        heard = np.maximum(levels, noise)
+        self._mean += LEVELLING * (heard[0] + heard[1] - 2.0 * self._mean)
+        return heard, noise
 
     def _match(self, moved: Floats, moves: Floats, energy: Floats) -> Floats:
         """Correlation with what was played, for each memory and delay (from none on), shape (2, lags)."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Generic, TypeVar, cast
 
 from voice.errors import BadRequest, EngineFailed, VoiceError
 from voice.executor import Executor
@@ -60,16 +60,26 @@ class EngineCall(Generic[In, Out]):
 
     def _native(self, items: list[In]) -> list[Out]:
         with self._one_call:
-            results = self._run(items)
-            count = len(results) if hasattr(results, "__len__") else -1
-            if count != len(items):
-                got = f"{count} results" if count >= 0 else "no list of results"
+            try:
+                results: object = self._run(items)
+            except StopIteration as error:  # no future takes it: the call would seem to hang
+                raise RuntimeError("it raised StopIteration") from error
+            if (count := _count(results)) != len(items):
+                got = "no list of results" if count is None else f"{count} results"
                 raise EngineFailed(f"{len(items)} items, {got}: whose is whose?", retryable=False)
-            return list(results)
+            return list(cast(Sequence[Out], results))
 
     def _came_back(self, future: asyncio.Future[list[Out]]) -> None:
         if self._hung is future:
             self._hung = None
+
+
+def _count(results: object) -> int | None:
+    """How many results there are, in an order; ``None``: it is nothing of the kind."""
+    if isinstance(results, str | bytes | bytearray | Mapping | Set) or getattr(results, "ndim", 1) == 0:
+        return None
+    indexed = hasattr(results, "__getitem__") and hasattr(results, "__len__")
+    return len(cast(Sequence[object], results)) if indexed else None
 
 
 def _see(future: asyncio.Future[list[Out]]) -> None:

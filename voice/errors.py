@@ -53,3 +53,8 @@ class ProtocolError(VoiceError):
 
 class ScopeCancelled(VoiceError):
     """The scope of the work was cancelled; its result would be dropped."""
+
+
+def kind_of(error: VoiceError) -> str:
+    """The name of the error's public class, for events and metrics."""
+    return next(kind.__name__ for kind in type(error).__mro__ if not kind.__name__.startswith("_"))

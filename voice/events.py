@@ -202,6 +202,21 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceChanged:
+    """All sessions of the process are served less well than usual, or better again (:mod:`voice.degradation`).
+
+    Attributes:
+        level: How much is given up: 0 is nothing.
+        label: The same for people, such as ``"no guesses"``.
+        why: What it is due to, in words.
+    """
+
+    level: int
+    label: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """Something went wrong, in one sentence. The session goes on unless ``SessionEnded`` follows.
 
@@ -236,6 +251,7 @@ SessionEvent: TypeAlias = (
     | ResponseEnded
     | KeysPressed
     | Idle
+    | ServiceChanged
     | Problem
     | SessionEnded
 )

@@ -36,10 +36,18 @@ class ThreadExecutor:
     def run(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         register = getattr(loop, "thread_started", None)
-        future = loop.run_in_executor(self._pool, call, *args)
+        future = loop.run_in_executor(self._pool, _raising, call, *args)
         if register is not None:  # a virtual loop must not jump its clock while a real thread works
             register(future)
         return future
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _raising(call: Callable[..., T], *args: Any) -> T:
+    """What ``call`` returns or raises. No future takes a ``StopIteration``: its waiter would wait for ever."""
+    try:
+        return call(*args)
+    except StopIteration as error:
+        raise RuntimeError("a call raised StopIteration") from error

@@ -25,6 +25,9 @@ log = logging.getLogger("voice")
 
 _RELEASE = 0.15
 """Speech ends this far below the threshold that began it (Silero's own hysteresis)."""
+_SURE = 0.7
+"""Over the agent's voice a single window that is this surely speech is the edge: it falls silent a window sooner,
+reversibly."""
 _BLOCK = ASR_RATE_HZ // 100
 _AUDIBLE_DBFS = -50.0
 _OVER_FLOOR_DB = 10.0
@@ -56,6 +59,7 @@ class Ear:
         log: The audio kept, by absolute index.
         guard: Takes the agent's own voice out of what the detector gets; ``None``: nothing does.
         keep_from: Audio from this index on is needed (an open turn); ``None``: the pre-roll is enough.
+        eager: Don't wait for a second window of speech where the first is sure: the agent speaks.
         voiced_until: Index after the newest window with speech in it.
         dropped_samples: Audio that came faster than the detector could judge and was skipped by it.
         failures: Windows that the detector failed on.
@@ -73,6 +77,7 @@ class Ear:
         self.options = options
         self.guard: OwnVoice | None = None
         self.keep_from: int | None = None
+        self.eager = False
         self.voiced_until = 0
         self.dropped_samples = 0
         self.failures = 0
@@ -120,17 +125,21 @@ class Ear:
         samples = self._decoder.decode(pcm)
         if samples.size == 0:
             return
-        room = self.log.end - (self._wanted() if self.keep_from is None else self.keep_from)
-        if room + samples.size > self.log.max_samples:
+        log, wanted = self.log, self._wanted()
+        room = log.end - (wanted if self.keep_from is None else self.keep_from)
+        if room + samples.size > log.max_samples:
             raise BadAudio(
                 f"{samples.size / ASR_RATE_HZ:.0f} s of audio in one piece do not fit: send it as it is spoken"
             )
-        self.log.drop_before(self._wanted())
-        self.log.append(samples)
+        if wanted - log.start >= ASR_RATE_HZ or len(log) + samples.size > log.max_samples:
+            log.drop_before(wanted)  # a block at a time
+        log.append(samples)
         self._set_clock(now)
-        if self.log.end - self._next > self._backlog + samples.size:
+        waits = log.end - self._next
+        if waits > self._backlog + samples.size:
             self._skip()
-        self._pump()
+        if waits >= self._window and not self._busy:
+            self._pump()
 
     def _wanted(self) -> int:
         """Index of the oldest sample that may still be needed."""
@@ -180,9 +189,12 @@ class Ear:
     def _take_window(self, start: int) -> Pcm16:
         """The window that begins at ``start``, as the detector gets it: without the agent's own voice."""
         window = heard = self.log.read(start, start + self._window)
-        if self.guard is not None and heard.size == GUARDED_SAMPLES:
-            window = self.guard.without_echo(heard, self.time_of(start))
-        self._level_dbfs, self._untouched = rms_dbfs(window), window is heard
+        self._level_dbfs = rms_dbfs(heard)
+        if self.guard is not None and self._window == GUARDED_SAMPLES:
+            window = self.guard.without_echo(heard, self.time_of(start), self._level_dbfs)
+            if window is not heard:
+                self._level_dbfs = rms_dbfs(window)
+        self._untouched = window is heard
         return window
 
     # ------------------------------------------------------------ edges
@@ -204,16 +216,16 @@ class Ear:
         if self._speaking:
             self._while_speaking(ago, end)
         else:
-            self._while_silent(ago, end)
+            self._while_silent(ago, end, sure=self.eager and probability >= _SURE)
         self._pump()
 
-    def _while_silent(self, ago: int, end: int) -> None:
+    def _while_silent(self, ago: int, end: int, *, sure: bool) -> None:
         if ago:
             self._run_start = None
             return
         if self._run_start is None:
             self._run_start = end - self._window
-        if end - self._run_start >= self.options.start_s * ASR_RATE_HZ:
+        if sure or end - self._run_start >= self.options.start_s * ASR_RATE_HZ:
             began, self._run_start = self._run_start, None
             self._speaking = True
             self.voiced_until = end
@@ -284,5 +296,6 @@ class Ear:
     def close(self) -> None:
         """Stop hearing. The audio is released."""
         self._closed = True
+        self.guard = None
         self._stream.close()
         self.log.drop_before(self.log.end)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from voice.scope import Scope
+from voice.service import Service
 from voice.speculation import GuessBudget
 
 Pcm16: TypeAlias = npt.NDArray[np.int16]
@@ -371,6 +372,10 @@ class Stages:
         fallback_model: Answers when ``model`` fails; ``None``: nobody does.
         turn: Tells from the sound whether the user is done; ``None``: silence and words decide.
         guesses: Bounds the work that starts before turns are certain, over all sessions of these stages.
+        small_recogniser: Hears in place of ``recogniser`` when that fails, or when the load stays too high; quicker
+            and less exact. ``None``: there is none.
+        service: Measures the load of these stages over all sessions, gives up what can be spared when it stays too
+            high, and remembers which engines are dead.
     """
 
     detector: VoiceDetector
@@ -380,3 +385,13 @@ class Stages:
     fallback_model: LanguageModel | None = None
     turn: TurnModel | None = None
     guesses: GuessBudget = field(default_factory=GuessBudget, compare=False)
+    small_recogniser: Recogniser | None = None
+    service: Service = field(default_factory=Service, compare=False)
+
+    def __post_init__(self) -> None:
+        self.guesses.ceiling = self.service.most_guessed
+        if self.small_recogniser is not None:
+            self.service.small_recogniser = True
+        self.service.engine("detector", self.detector)
+        if self.turn is not None:
+            self.service.engine("turn", self.turn)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from voice.answering import Answering
 from voice.backchannels import ENGLISH_HINTS
 from voice.chat import UserEntry
-from voice.errors import EngineFailed, VoiceError
+from voice.degradation import Rung
+from voice.errors import EngineFailed, Overloaded, VoiceError, kind_of
 from voice.events import Problem, SpeechStarted, SpeechStopped, UserSaid
 from voice.hearing import Ear
 from voice.interfaces import ASR_RATE_HZ, Pcm16, TurnModel
 from voice.options import TurnOptions
-from voice.recognition import transcribe
+from voice.recognition import recognise
 from voice.response import Response
 from voice.scope import Identity, Priority, Reason, Scope
 from voice.turn_events import (
@@ -233,6 +234,10 @@ class Listening:
         model = self._session.agent.stages.turn
         if model is None or turn.work is None or turn.work.cancelled:
             return
+        agent = self._session.agent
+        sparing = agent.stages.service.rung >= Rung.FEWER_PARTIALS
+        if sparing and decision.silence_s > agent.turn_end.look_again_s[0]:
+            return  # it was asked at the beginning of the pause, and the load is too high to ask again
         silence = int(decision.silence_s * ASR_RATE_HZ)
         audio = self._audio(min(self._end + silence, self._ear.log.end))
         turn.work.run(self._judge(model, decision, audio, turn.work), f"judge {self._session.session_id}")
@@ -258,30 +263,30 @@ class Listening:
         started = self._now()
         text, failed = "", False
         try:
-            recogniser, language = self._session.agent.stages.recogniser, self._session.language
-            text = (await transcribe(recogniser, audio, scope, language=language, hints=hints)).text
+            stages, language = self._session.agent.stages, self._session.language
+            text = (await recognise(stages, audio, scope, language=language, hints=hints)).text
         except VoiceError as error:
             failed = True
             if not scope.cancelled:
                 message = f"the user's words were lost: {error}"
-                self._session.emit(Problem(message, type(error).__name__, turn.item_id))
+                self._session.emit(Problem(message, kind_of(error), turn.item_id))
         if scope.cancelled:
             return
         turn.asr_s = self._now() - started
-        turn.text = f"{turn.settled} {text.strip()}".strip()
+        turn.text, turn.lost = f"{turn.settled} {text.strip()}".strip(), failed
         around = self._session.around()
         self._feed(Heard(self._now(), turn.number, revision, turn.text, around, failed))
 
     async def transcribe_entry(self, entry: UserEntry, audio: Pcm16) -> None:
         """The words of audio that was handed in whole enter the history where its entry is."""
-        recogniser, language = self._session.agent.stages.recogniser, self._session.language
+        stages, language = self._session.agent.stages, self._session.language
         hints = self._session.hints
         text, scope = "", self._scope.child("stage")
         try:
-            text = (await transcribe(recogniser, audio, scope, language=language, hints=hints)).text.strip()
+            text = (await recognise(stages, audio, scope, language=language, hints=hints)).text.strip()
         except VoiceError as error:
             message = f"the user's words were lost: {error}"
-            self._session.emit(Problem(message, type(error).__name__, entry.item_id))
+            self._session.emit(Problem(message, kind_of(error), entry.item_id))
         finally:
             scope.close()
             if entry.recognised is not None:
@@ -334,6 +339,17 @@ class Listening:
         if decision.announced:
             self._session.counters.empty_turns += 1
             self._session.emit(UserSaid(turn.item_id, ""))
+            self._apologise(turn)
+
+    def _apologise(self, turn: UserTurn) -> None:
+        """Who said something that was lost is told so, and asked to say it again."""
+        session = self._session
+        apology = session.agent.speech.apology
+        if turn.lost and session.options.respond and apology and session.ended is None:
+            try:
+                session.say(apology)
+            except Overloaded:
+                log.warning("%s: no room to say that the user's words were lost", session.session_id)
 
     def skip(self, until: int) -> None:
         """Audio before a sample belongs to no turn but the one in progress."""

@@ -6,6 +6,7 @@ Pure: no clock, no I/O.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from enum import Enum
 from typing import Literal, TypeAlias
@@ -99,7 +100,10 @@ class OverAnswer:
             return [Step.RELEASE] if was_held else []
         steps = self._hold(now, sound, options)
         worth_it = self.interruptions.holds(sound, options)  # no words make a faint sound an interruption
-        if speech.asked_s is None and worth_it and self.interruptions.wants_words(sound, options):
+        spared_s = _spared_s(sound, around, options)
+        if spared_s > 0.0:
+            self.look_at = min(self.look_at or math.inf, now + spared_s)
+        elif speech.asked_s is None and worth_it and self.interruptions.wants_words(sound, options):
             steps.append(Step.ASK)
         return steps
 
@@ -132,6 +136,13 @@ class OverAnswer:
             self.look_at = min(self.look_at or self._hold_until, self._hold_until)
         self.held = True
         return [Step.HOLD]
+
+
+def _spared_s(sound: Sound, around: Around, options: TurnOptions) -> float:
+    """How long its words are not asked for again although they could be; before ``interrupt_after_s`` they are."""
+    if not around.sparing or sound.text is None or sound.ended_s is not None:
+        return 0.0
+    return sound.text_s + 2 * options.ask_words_s - SLACK_S - sound.voiced_s
 
 
 def _longest_s(options: TurnOptions) -> float:

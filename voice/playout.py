@@ -235,6 +235,7 @@ class Playout:
     Attributes:
         on_played: Called with what leaves and the loop time at which the ear has its first sample.
         on_silenced: Called when what the ear was to have from a loop time on was dropped.
+        on_more: Called when there may be something to read, for transports that pull.
     """
 
     def __init__(
@@ -245,6 +246,7 @@ class Playout:
     ) -> None:
         self.on_played: Callable[[Pcm16, float], None] | None = None
         self.on_silenced: Callable[[float], None] | None = None
+        self.on_more: Callable[[], None] | None = None
         self.capabilities = capabilities
         self.rate_hz = capabilities.sample_rate
         self.held = False
@@ -278,8 +280,13 @@ class Playout:
         self._more()
 
     def _more(self) -> None:
-        self.wake.set()
+        self._wake()
         self._tell_drained()
+
+    def _wake(self) -> None:
+        self.wake.set()
+        if self.on_more is not None and not self.held:
+            self.on_more()
 
     def read(self, samples: int) -> Pcm16:
         """The next samples for the ear, at most ``samples``; empty when there is nothing, or silence is wanted."""
@@ -386,7 +393,7 @@ class Playout:
         if self.held:
             self._rising = self.capabilities.playout == "can_pause" and not self._fading
         self.held = self._fading = False
-        self.wake.set()
+        self._wake()
 
     def drop(self) -> tuple[Track, int] | None:
         """Silence for good: forget the current track; returns it with the ear's position in it."""
@@ -407,6 +414,9 @@ class Playout:
 def voiced_samples(pcm: Pcm16, rate_hz: int, level_dbfs: float = -50.0) -> int:
     """Samples up to the end of the last 10 ms block of ``pcm`` above ``level_dbfs``; 0 when all is silence."""
     block = rate_hz // 100
+    end = pcm[-block:].astype(np.float32)
+    if float(end @ end) > end.size * (32768.0 * 10.0 ** (level_dbfs / 20.0)) ** 2 and pcm.size % block == 0:
+        return int(pcm.size)  # as a rule, in mid speech
     whole = pcm[: pcm.size - pcm.size % block].reshape(-1, block).astype(np.float32)
     level = 32768.0 * 10.0 ** (level_dbfs / 20.0)
     loud = np.flatnonzero(np.sqrt(np.mean(whole * whole, axis=1)) > level)

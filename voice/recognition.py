@@ -1,4 +1,4 @@
-"""How a turn's audio becomes words: one call of the recogniser, bounded, tried again once, its bugs contained."""
+"""How a turn's audio becomes words: which recogniser is asked, for how long, and what if it fails; bugs contained."""
 
 from __future__ import annotations
 
@@ -6,43 +6,106 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from voice.errors import EngineFailed, VoiceError
-from voice.interfaces import ASR_RATE_HZ, Pcm16, Recogniser, Transcript
+from voice.degradation import Rung
+from voice.errors import DeadlineExceeded, EngineFailed, Overloaded, VoiceError
+from voice.interfaces import ASR_RATE_HZ, Pcm16, Recogniser, Stages, Transcript
 from voice.scope import Scope
+from voice.service import Service
 
 log = logging.getLogger("voice")
 
-_LIMIT_S = 15.0
-"""Longest wait for a transcript, on top of the audio's own length."""
+_LIMIT_S = 8.0
+"""Longest wait for a transcript, on top of the audio's own length…"""
+_HEDGED_LIMIT_S = 5.0
+"""…and where another recogniser can be asked instead."""
 
 
-async def transcribe(
-    recogniser: Recogniser,
+class _NoAnswer(EngineFailed):
+    """It took too long."""
+
+
+async def recognise(
+    stages: Stages,
     audio: Pcm16,
     scope: Scope,
     *,
     language: str | None = None,
     hints: Sequence[str] = (),
 ) -> Transcript:
-    """Recognise ``audio`` (16 kHz), once more after a failure that may pass.
+    """Recognise ``audio`` (16 kHz) with the recogniser that is best now; after a failure ask the other one.
+
+    The small recogniser is asked first while the load is too high or the usual one is taken for dead. Without another
+    one the same is asked once more after a failure that may pass, if the stage's retry budget allows it.
 
     Raises:
-        EngineFailed: The recogniser failed, or gave no answer in time.
+        EngineFailed: The recognisers failed, or gave no answer in time.
         VoiceError: As the recogniser says.
     """
+    service, now = stages.service, asyncio.get_running_loop().time
+    first, second = _order(stages, audio, language, now())
+    hedged = second is not first
+    limit_s = _HEDGED_LIMIT_S if hedged else _LIMIT_S
     try:
-        return await _once(recogniser, audio, scope, language, hints)
-    except EngineFailed as error:
-        if not error.retryable or scope.cancelled:
+        return await _watched(service, first, audio, scope, language, hints, limit_s)
+    except (EngineFailed, Overloaded) as error:
+        retryable = isinstance(error, EngineFailed) and error.retryable
+        if scope.cancelled or not (hedged or (retryable and service.retries["recogniser"].spend(now()))):
             raise
-        log.warning("%s failed, asking once more: %s", recogniser.name, error)
-        return await _once(recogniser, audio, scope, language, hints)
+        log.warning("%s failed, asking %s: %s", first.name, "once more" if not hedged else second.name, error)
+    return await _watched(service, second, audio, scope, language, hints, _LIMIT_S)
+
+
+def _order(stages: Stages, audio: Pcm16, language: str | None, now: float) -> tuple[Recogniser, Recogniser]:
+    """Who is asked first, and who if that fails."""
+    usual, small, service = stages.recogniser, stages.small_recogniser, stages.service
+    if small is None or small is usual or not _serves(small, usual, audio, language):
+        return usual, usual
+    usable = [one for one in (usual, small) if service.engine("recogniser", one).usable(now)]
+    if len(usable) == 1:
+        return usable[0], usable[0]
+    return (small, usual) if service.rung >= Rung.SMALL_RECOGNISER else (usual, small)
+
+
+def _serves(small: Recogniser, usual: Recogniser, audio: Pcm16, language: str | None) -> bool:
+    """Whether it knows the language, or where that is not known all that the usual one knows; and takes the length."""
+    known = small.capabilities.languages
+    speaks = set(usual.capabilities.languages) <= set(known) if language is None else language in known
+    return speaks and audio.size <= small.capabilities.max_audio_s * ASR_RATE_HZ
+
+
+async def _watched(
+    service: Service,
+    recogniser: Recogniser,
+    audio: Pcm16,
+    scope: Scope,
+    language: str | None,
+    hints: Sequence[str],
+    limit_s: float,
+) -> Transcript:
+    """One call, so that all sessions learn from it."""
+    now = asyncio.get_running_loop().time
+    call = service.engine("recogniser", recogniser).begin(scope, now())
+    try:
+        transcript = await _once(recogniser, audio, scope, language, hints, limit_s)
+        call.ended(None, now())
+    except VoiceError as error:
+        hangs = isinstance(error, _NoAnswer)
+        call.ended(DeadlineExceeded(str(error)) if hangs else error, now())
+        raise
+    finally:
+        call.given_up()  # cancelled; nothing where it has ended
+    return transcript
 
 
 async def _once(
-    recogniser: Recogniser, audio: Pcm16, scope: Scope, language: str | None, hints: Sequence[str]
+    recogniser: Recogniser,
+    audio: Pcm16,
+    scope: Scope,
+    language: str | None,
+    hints: Sequence[str],
+    limit_s: float = _LIMIT_S,
 ) -> Transcript:
-    limit_s = _LIMIT_S + audio.size / ASR_RATE_HZ
+    limit_s += audio.size / ASR_RATE_HZ
     try:
         async with asyncio.timeout(limit_s):
             transcript = await recogniser.transcribe(audio, scope, language=language, hints=hints)
@@ -51,7 +114,7 @@ async def _once(
         return transcript
     except TimeoutError:
         message = f"{recogniser.name} gave no answer within {limit_s:.0f} s"
-        raise EngineFailed(message, retryable=False) from None
+        raise _NoAnswer(message, retryable=False) from None
     except VoiceError:
         raise
     except asyncio.CancelledError as error:

@@ -2,8 +2,8 @@
 
 soxr's streams work in blocks of the Fourier transform and hold back 21 ms on average at quality HQ between
 16, 24 and 48 kHz, 64 ms from 8 to 16 kHz, at times twice that (measured with 20 ms chunks). A turn waits for
-its last samples, so here a plain windowed-sinc filter runs as a few small matrix products per chunk: 1.3 to 4
-ms, never more.
+its last samples, so here a plain windowed-sinc filter runs as a small matrix product per chunk: 1.3 to 4 ms, never
+more.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ CUTOFF = 0.47
 BETA = 8.0
 """Kaiser window for 80 dB (Kaiser 1974: beta = 0.11 (A − 8.7))."""
 
-TILE_VALUES = 8_000
-"""Most values of one matrix. OpenBLAS gives products below 9 216 to one thread; with more threads than idle
-cores
-the others cost tens of milliseconds (measured on two busy cores)."""
+BLOCK_OUTPUTS, MOST_OUTPUTS = 16, 64
+"""Outputs of a matrix, at least about and at most: enough to be worth a product, few enough that few of its values are
+zero."""
+
+MOST_PRODUCTS = 200_000
+"""Multiplications of one matrix product. OpenBLAS gives products below 262 144 to one thread; with more threads than
+idle cores the others cost tens of milliseconds (measured on two busy cores)."""
 
 MAX_VALUES = 1_000_000
 """Most values of a whole filter. Rates without a common divisor would need more; soxr takes those."""
@@ -52,15 +55,16 @@ def check_rate(rate_hz: int, what: str = "sample rate") -> None:
 class _Filter:
     """A period of outputs, after which the filter repeats itself, in tiles of a few outputs each.
 
-    A tile is a matrix over the inputs its outputs need, the first of them at ``starts``. Output i of a period
-    is centred ``i * down / up`` inputs after its first, which stands ``reach - 1`` inputs into the buffer.
+    A tile is a matrix (inputs, outputs) over the inputs its outputs need, the first of them at ``starts``. Output i of
+    a period is centred ``i * down / up`` inputs after its first, which stands ``reach - 1`` inputs into the buffer.
     """
 
     tiles: tuple[npt.NDArray[np.float64], ...]
     starts: tuple[int, ...]
-    rows: int  # outputs of all tiles but the last, which may have fewer
     period: int  # outputs
     advance: int  # inputs from one period to the next
+    span: int  # inputs that a period looks at
+    most: int  # periods of one product
     up: int
     down: int
     reach: int  # inputs on each side of a centre
@@ -73,18 +77,19 @@ def _filter(in_hz: int, out_hz: int) -> _Filter | None:
     up, down = out_hz // common, in_hz // common
     scale = min(1.0, out_hz / in_hz)
     reach = math.ceil(CROSSINGS / scale)
-    rows = 1
-    while (rows + 1) * (rows * down // up + 2 * reach) <= TILE_VALUES:
-        rows += 1
-    if up * ((rows - 1) * down // up + 2 * reach) > MAX_VALUES:
+    period = up * max(1, BLOCK_OUTPUTS // up)  # several short ones make a product worth its call
+    rows = min(period, MOST_OUTPUTS)
+    if up * (rows * down // up + 2 * reach) > MAX_VALUES:
         return None
-    periods = max(1, rows // up)  # several short ones make a tile worth its call
-    starts = tuple(row * down // up for row in range(0, up * periods, rows))
+    firsts = range(0, period, rows)
+    starts = tuple(row * down // up for row in firsts)
     tiles = tuple(
-        _taps(np.arange(row, min(row + rows, up * periods)), up, down, scale, reach)
-        for row in range(0, up * periods, rows)
+        np.ascontiguousarray(_taps(np.arange(row, min(row + rows, period)), up, down, scale, reach).T)
+        for row in firsts
     )
-    return _Filter(tiles, starts, rows, up * periods, down * periods, up, down, reach)
+    span = starts[-1] + len(tiles[-1])
+    most = max(1, MOST_PRODUCTS // max(tile.size for tile in tiles))
+    return _Filter(tiles, starts, period, period // up * down, span, most, up, down, reach)
 
 
 def _taps(
@@ -172,22 +177,34 @@ class Resampler:
         """The next ``count`` outputs; the buffer holds what they need."""
         if count <= 0:
             return _EMPTY
-        wave, done, base = np.empty(count), 0, 0
-        while done < count:
-            number, row = divmod(self._row, fir.rows)
-            tile, start = fir.tiles[number], fir.starts[number]
-            end = min(len(tile), row + count - done)
-            width = (number * fir.rows + end - 1) * fir.down // fir.up - start + 2 * fir.reach
-            inputs = self._buffer[base + start : base + start + width]
-            np.matmul(tile[row:end, :width], inputs, out=wave[done : done + end - row])
-            done += end - row
-            self._row += end - row
-            if self._row == fir.period:
-                self._row = 0
-                base += fir.advance
-        self._buffer = self._buffer[base:]
+        periods = -(-(self._row + count) // fir.period)
+        missing = (periods - 1) * fir.advance + fir.span - self._buffer.size
+        inputs = self._buffer if missing <= 0 else np.concatenate((self._buffer, np.zeros(missing)))
+        wave = np.empty((periods, fir.period))
+        for first in range(0, periods, fir.most):
+            _filtered(fir, inputs, first * fir.advance, wave[first : first + fir.most])
+        out = wave.reshape(-1)[self._row : self._row + count]
+        done, self._row = divmod(self._row + count, fir.period)
+        self._buffer = self._buffer[done * fir.advance :]
         self._made += count
-        return np.clip(np.rint(wave), -32768, 32767).astype(np.int16)
+        np.rint(out, out=out)
+        np.minimum(out, 32767.0, out=out)
+        np.maximum(out, -32768.0, out=out)
+        return out.astype(np.int16)
+
+
+def _filtered(
+    fir: _Filter, inputs: npt.NDArray[np.float64], first: int, out: npt.NDArray[np.float64]
+) -> None:
+    """Whole periods, shape (periods, outputs of a period), whose inputs begin at ``first``."""
+    row = 0
+    for tile, start in zip(fir.tiles, fir.starts, strict=True):
+        width, outputs = tile.shape
+        # each period's inputs in a row of their own: rows that overlap can't be multiplied as they lie
+        rows = np.empty((len(out), width))
+        rows[:] = np.ndarray(rows.shape, rows.dtype, inputs, 8 * (first + start), (8 * fir.advance, 8))
+        np.matmul(rows, tile, out=out[:, row : row + outputs])
+        row += outputs
 
 
 def resample(pcm: Pcm16, in_hz: int, out_hz: int) -> Pcm16:

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from voice.answer_parts import AnswerTimes, Attempt, Owner, Parts, prompt_of
-from voice.chat import CANCELLED_OUTPUT, AgentEntry, ToolEntry
+from voice.answer_tools import AnswerTools
+from voice.chat import AgentEntry, ToolEntry
+from voice.degradation import Rung
 from voice.errors import DeadlineExceeded, EngineFailed, VoiceError
 from voice.events import (
     Problem,
@@ -21,9 +23,6 @@ from voice.events import (
     ResponseStarted,
     ResponseText,
     SessionEvent,
-    ToolArguments,
-    ToolEnded,
-    ToolStarted,
 )
 from voice.interfaces import (
     Finished,
@@ -38,15 +37,13 @@ from voice.playout import Track
 from voice.saying import Said
 from voice.scope import Reason, Scope
 from voice.speaking import Speaker
-from voice.tools import SessionHandle, run_tool
+from voice.tools import SessionHandle
 
 log = logging.getLogger("voice")
 
 _MOST_CHARS = 20_000
 """An answer that is longer than this has run away; it is ended there."""
 _MOST_CALLS = 16
-_MOST_ARGUMENT_CHARS = 100_000
-"""Arguments of one generation's calls that are longer than this have run away too."""
 _MOST_HELD = 1000
 _WORDS_S = 15.0
 """Longest wait for the words of something the user said that was handed in whole."""
@@ -115,7 +112,7 @@ class Response:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
         self._saying, self._text = saying, text
-        self._context = context
+        self._tools = AnswerTools(parts, owner, scope, response_id, context)
         self._gate = asyncio.Event()
         self._speaker = Speaker(parts, scope, self.track, self.times, self._problem)
         self._entries: list[AgentEntry] = []
@@ -197,6 +194,8 @@ class Response:
         """It is over: tell who waits."""
         if not self.ended.done():
             self.ended.set_result(said)
+        self.on_made = None
+        self._speaker.forget_owner()  # else the two would keep each other until a garbage collection
 
     async def _make(self) -> None:
         try:
@@ -204,14 +203,30 @@ class Response:
                 await self._phrase(self._text)
             else:
                 await self._rounds()
+        except Exception as error:
+            if self.scope.cancelled:
+                raise
+            await self._give_up(self._fault(error), self.parts.speech.apology)
         finally:
             self.written = True
             self._speaker.end()
 
     async def _voice(self) -> None:
-        await self._speaker.run()
+        try:
+            await self._speaker.run()
+        except Exception as error:
+            if self.scope.cancelled:
+                raise
+            self._problem(self._fault(error))
         self.made = True
         self._tell_made()
+
+    def _fault(self, error: Exception) -> VoiceError:
+        """A fault of our own, or of an owner's policy or history: a turn ends with an error, not in silence."""
+        if isinstance(error, VoiceError):
+            return error
+        log.exception("%s could not be made", self.response_id)
+        return EngineFailed(f"the answer could not be made: {type(error).__name__}: {error}"[:300])
 
     def _tell_made(self) -> None:
         if self.made and self.opened and not self.scope.cancelled:
@@ -276,7 +291,7 @@ class Response:
             if not calls:
                 return
             await self._gate.wait()
-            if await self._run_tools(calls, step):
+            if await self._tools.run(calls, step):
                 return  # whoever runs them asks for the next answer
             self._speaker.step += 1
         self._problem(EngineFailed("the model called tools again and again without an answer"))
@@ -298,11 +313,11 @@ class Response:
 
     async def _generate(self) -> list[ToolCall]:
         """One round of the model, with the plan of DESIGN §7; returns the tools it calls."""
-        stages, speech = self.parts.stages, self.parts.speech
-        models = [stages.model, stages.fallback_model or stages.model]
+        speech, models = self.parts.speech, self._models()
+        hedge = models[1] is not models[0]
         for number, model in enumerate(models):
             last = number == len(models) - 1
-            attempt = await self._attempt(model)
+            attempt = await self._attempt(model, hedged=hedge and not last)
             self.usage = _sum(self.usage, attempt.usage)
             self.finish = attempt.finished
             if attempt.error is None:
@@ -310,13 +325,12 @@ class Response:
                     return attempt.calls[:_MOST_CALLS]
                 if attempt.spoke or self._said_something:
                     return []
-                if not last:
+                if not last and (hedge or self._may_ask_again()):
                     continue  # nothing to say: ask once more
                 await self._give_up(None, speech.empty)
                 return []
             again = attempt.error.retryable if isinstance(attempt.error, EngineFailed) else False
-            hedge = stages.fallback_model is not None and stages.fallback_model is not model
-            if not last and not attempt.text and (again or hedge):
+            if not last and not attempt.text and (hedge or (again and self._may_ask_again())):
                 log.warning("%s failed before its first word, asking %s", model.name, models[-1].name)
                 continue
             whole = attempt.text.rstrip().endswith(_SENTENCE_ENDS) and attempt.finished is None
@@ -324,6 +338,16 @@ class Response:
             await self._give_up(attempt.error, "" if whole and dropped else speech.apology)
             return []
         return []
+
+    def _models(self) -> list[LanguageModel]:
+        """Who is asked first, and who if that fails. One that is taken for dead is asked only if the other is, too."""
+        stages, now = self.parts.stages, self._now()
+        both = [stages.model, stages.fallback_model or stages.model]
+        usable = [model for model in both if stages.service.engine("model", model).usable(now)]
+        return usable * 2 if len(usable) == 1 else both
+
+    def _may_ask_again(self) -> bool:
+        return self.parts.stages.service.retries["model"].spend(self._now())
 
     async def _give_up(self, error: VoiceError | None, phrase: str) -> None:
         if not self.opened:
@@ -338,30 +362,23 @@ class Response:
 
     # ------------------------------------------------------------ one generation
 
-    async def _attempt(self, model: LanguageModel) -> Attempt:
-        """Run one generation. A model that stalls is left behind, not waited for."""
-        speech = self.parts.speech
-        now = self._now()
-        attempt = Attempt(last_at=now, started_at=now)
+    async def _attempt(self, model: LanguageModel, *, hedged: bool) -> Attempt:
+        """Run one generation. A model that stalls is left behind, not waited for; ``hedged``: another one is there."""
+        speech, now = self.parts.speech, self._now()
         scope = self.scope.child("stage")
+        call = self.parts.stages.service.engine("model", model).begin(scope, now)
+        attempt = Attempt(last_at=now, started_at=now, call=call)
+        # who finds out whether an engine is back soon turns to the other one
+        first_token_s = speech.first_token_s * (0.5 if hedged and call.probes else 1.0)
         task = scope.run(self._consume(model, scope, attempt), f"model {model.name} {self.response_id}")
         if self.times.model_called is None:
             self.times.model_called = now
-        while not task.done():
-            now = self._now()
-            if attempt.waiting:
-                attempt.last_at = now
-            due = attempt.last_at + (speech.gap_s if attempt.any_event else speech.first_token_s)
-            if now >= due:
-                what = "between two tokens" if attempt.any_event else "for its first token"
-                attempt.error = DeadlineExceeded(f"{model.name} took too long {what}")
-                break
-            release_at = attempt.last_at + speech.release_s
-            if not attempt.released and now >= release_at:
-                attempt.released = True
-                self._speaker.release()
-            wake = due if attempt.released else min(due, release_at)
-            await asyncio.wait({task}, timeout=max(0.001, wake - now))
+        try:
+            await self._watch(model, task, attempt, first_token_s)
+        except asyncio.CancelledError:
+            call.given_up()
+            raise
+        call.ended(attempt.error, self._now())
         scope.cancel(Reason.DEADLINE) if not task.done() else scope.close()
         if self.times.first_token is None:
             self.times.first_token = attempt.first_text_at
@@ -371,6 +388,27 @@ class Response:
         if not self.parts.speak:
             attempt.spoke = bool(attempt.text.strip())
         return attempt
+
+    async def _watch(
+        self, model: LanguageModel, task: asyncio.Task[None], attempt: Attempt, first_token_s: float
+    ) -> None:
+        """Until the generation is over, or has kept the user waiting for too long."""
+        speech = self.parts.speech
+        while not task.done():
+            now = self._now()
+            if attempt.waiting:
+                attempt.last_at = now
+            due = attempt.last_at + (speech.gap_s if attempt.any_event else first_token_s)
+            if now >= due:
+                what = "between two tokens" if attempt.any_event else "for its first token"
+                attempt.error = DeadlineExceeded(f"{model.name} took too long {what}")
+                return
+            release_at = attempt.last_at + speech.release_s
+            if not attempt.released and now >= release_at:
+                attempt.released = True
+                self._speaker.release()
+            wake = due if attempt.released else min(due, release_at)
+            await asyncio.wait({task}, timeout=max(0.001, wake - now))
 
     @property
     def _said_something(self) -> bool:
@@ -384,6 +422,7 @@ class Response:
                     if scope.cancelled:
                         return
                     attempt.last_at, attempt.any_event = self._now(), True
+                    attempt.call.answered(attempt.last_at)
                     attempt.released = False
                     match event:
                         case TextDelta():
@@ -392,13 +431,13 @@ class Response:
                         case ToolCall():
                             if not isinstance(event.name, str) or not isinstance(event.arguments, str):
                                 raise TypeError(f"a tool call must be text, not {event!r}")
-                            attempt.calls.append(self._with_own_id(event, attempt))
+                            attempt.calls.append(self._tools.with_own_id(event, attempt))
                         case Usage():
                             attempt.usage = event
                         case Finished():
                             attempt.finished = event.reason
                         case ToolCallDelta():
-                            self._take_arguments(event, attempt)
+                            self._tell(self._tools.arguments(event, attempt))
         except VoiceError as error:
             attempt.error = error
         except asyncio.CancelledError:
@@ -417,7 +456,7 @@ class Response:
         if attempt.first_text_at is None:
             attempt.first_text_at = attempt.last_at
         attempt.text += text
-        if len(self.generated) + len(text) > _MOST_CHARS:
+        if len(self.generated) + len(text) > _MOST_CHARS or self._is_enough(text):
             attempt.finished = "length"
             return False
         self._note(text)
@@ -428,72 +467,14 @@ class Response:
         attempt.last_at = self._now()
         return True
 
-    # ------------------------------------------------------------ tools
-
-    async def _run_tools(self, calls: list[ToolCall], step: int) -> bool:
-        """Run all calls of one generation side by side. Those that may not be undone outlive an interruption.
-
-        Returns whether some of them are the owner's to run.
-        """
-        tasks = []
-        theirs = {spec.name for spec in self.parts.client_tools} - set(self.parts.tools)
-        for call in calls:
-            by_client = call.name in theirs
-            entry = self.parts.chat.add_tool(call, self.response_id, step, by_client=by_client)
-            self.owner.emit(ToolStarted(self.response_id, call, by_client))
-            if by_client:
-                continue
-            tool = self.parts.tools.get(call.name)
-            finish = tool is None or tool.on_interrupt == "finish"
-            scope = (self.owner.tool_scope if finish else self.scope).child("tool")
-            scope.on_cancel(lambda _, entry=entry: _stand_in(entry))  # type: ignore[misc]
-            tasks.append(scope.run(self._run_tool(entry, scope), f"tool {call.name} {call.call_id}"))
-        if tasks:
-            await asyncio.wait(tasks)
-        return any(call.name in theirs for call in calls)
-
-    def _own_id(self, call_id: str, attempt: Attempt) -> str:
-        """Ids are unique in the history, whatever the model's server hands out."""
-        if call_id and call_id in attempt.call_ids:
-            return attempt.call_ids[call_id]
-        chat = self.parts.chat
-        entries = [*chat.entries, *(() if chat.record is None else chat.record.entries)]
-        known = {e.call.call_id for e in entries if isinstance(e, ToolEntry)}
-        known.update(call.call_id for call in attempt.calls)
-        own = call_id if call_id and call_id not in known else self.parts.chat.new_id("call")
-        if call_id:
-            attempt.call_ids[call_id] = own
-        return own
-
-    def _with_own_id(self, call: ToolCall, attempt: Attempt) -> ToolCall:
-        own = self._own_id(call.call_id, attempt)
-        attempt.call_ids.pop(call.call_id, None)  # the next call of that id is another one
-        return ToolCall(own, call.name, call.arguments)
-
-    def _take_arguments(self, event: ToolCallDelta, attempt: Attempt) -> None:
-        attempt.argument_chars += len(event.arguments)
-        if attempt.argument_chars > _MOST_ARGUMENT_CHARS:
-            raise EngineFailed("the model wrote tool arguments without end", retryable=False)
-        call_id = self._own_id(event.call_id, attempt)
-        self._tell(ToolArguments(self.response_id, call_id, event.name, event.arguments))
-
-    async def _run_tool(self, entry: ToolEntry, scope: Scope) -> None:
-        try:
-            result = await run_tool(
-                self.parts.tools, entry.call, scope, context=self._context, executor=self.parts.executor
-            )
-            entry.fill(result.output, result.images)
-            self.owner.emit(ToolEnded(self.response_id, entry.call, result.output, result.error))
-            if self.scope.cancelled:
-                self.owner.late_result(entry.call.call_id)
-        finally:
-            _stand_in(entry)
-            scope.close()
-
-
-def _stand_in(entry: ToolEntry) -> None:
-    if entry.output is None:
-        entry.fill(CANCELLED_OUTPUT)
+    def _is_enough(self, more: str) -> bool:
+        """While the load is too high, an answer ends with a sentence, rather than wherever its last token falls."""
+        service = self.parts.stages.service
+        if service.rung < Rung.SHORT_ANSWERS or len(self.generated) < service.options.short_answer_chars:
+            return False
+        # "3." may become "3.14"; where sentences need no blank, none is waited for
+        between = more[0].isspace() or self.generated[-1].isspace() or self.generated[-1] in "。！？"
+        return between and self.generated.rstrip().endswith(_SENTENCE_ENDS)
 
 
 def _sum(a: Usage, b: Usage) -> Usage:

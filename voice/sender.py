@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("voice")
 
-_CHUNK_S = 0.04
+_CHUNK_S, _LONG_CHUNK_S = 0.04, 0.12
+"""Pieces at the beginning of an answer, and once there is some ahead of the ear: each has a price of its own."""
 _LEAST_WAIT_S = 0.005
 """A position that is reported may stand still while the clock goes on."""
 
@@ -26,14 +27,15 @@ async def send_audio(session: Session) -> None:
     playout, transport = session.playout, session.transport
     capabilities = playout.capabilities
     loop = asyncio.get_running_loop()
-    chunk = int(_CHUNK_S * playout.rate_hz)
+    long_chunk_s = max(_CHUNK_S, min(_LONG_CHUNK_S, capabilities.ahead_s / 3))
     while session.ended is None:
         playout.wake.clear()
         track = playout.track
         sent_s = 0.0 if track is None else track.taken / playout.rate_hz
         limit_s = max(capabilities.ahead_s, capabilities.burst_s if sent_s < capabilities.burst_s else 0.0)
-        early_s = playout.ahead_s(loop.time()) + _CHUNK_S - limit_s
-        pcm = playout.read(chunk) if track is not None and early_s <= 1e-6 else None
+        chunk_s = _CHUNK_S if sent_s < _LONG_CHUNK_S else long_chunk_s
+        early_s = playout.ahead_s(loop.time()) + chunk_s - limit_s
+        pcm = playout.read(int(chunk_s * playout.rate_hz)) if track is not None and early_s <= 1e-6 else None
         if pcm is not None and pcm.size and track is not None:
             try:
                 async with asyncio.timeout(session.agent.limits.send_stall_s):

@@ -19,6 +19,7 @@ from voice.answering import Answering
 from voice.audio import AudioFormat
 from voice.chat import Chat
 from voice.controls import Controls
+from voice.degradation import Rung
 from voice.echo import OwnVoice
 from voice.errors import BadRequest
 from voice.events import Idle, SessionEnded, SessionEvent
@@ -243,6 +244,7 @@ class Session(Controls):
             agent_text=self._answering.lately_said(_LATELY_S) if echoes else "",
             asked=self._answering.asks,
             language=self.language,
+            sparing=self.agent.stages.service.rung >= Rung.FEWER_PARTIALS,
         )
 
     def _guard_ear(self) -> None:
@@ -292,6 +294,7 @@ class Session(Controls):
         self._rearm()
 
     def _rearm(self) -> None:
+        self.ear.eager = self.taker.state is State.SPEAKING
         if self._wake is not None:
             self._wake.cancel()
         at = self.taker.wake_at

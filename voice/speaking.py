@@ -99,6 +99,10 @@ class Speaker:
         """No more text."""
         self._queue.close()
 
+    def forget_owner(self) -> None:
+        """Nobody wants to hear of problems any more."""
+        self._on_problem = _unheard
+
     def _enqueue(self, segments: list[Segment]) -> None:
         self.said_count += sum(bool(s.spoken) for s in segments)
         self._ahead += segments
@@ -140,15 +144,20 @@ class Speaker:
             except ScopeCancelled:
                 raise
             except VoiceError as error:
-                if mark.end > mark.start or last:
+                hung = isinstance(error, DeadlineExceeded)  # the ear has waited long enough
+                if mark.end > mark.start or last or hung or not self._may_ask_again():
                     self._on_problem(error)
                     return
                 log.warning("the synthesiser failed, trying once more: %s", error)
+
+    def _may_ask_again(self) -> bool:
+        return self.parts.stages.service.retries["synthesiser"].spend(asyncio.get_running_loop().time())
 
     async def _synthesise(self, segment: Segment, mark: Mark) -> None:
         synthesiser, loop = self.parts.stages.synthesiser, asyncio.get_running_loop()
         limit_s = self.parts.speech.synthesis_s
         scope = self.scope.child("stage")
+        call = self.parts.stages.service.engine("synthesiser", synthesiser).begin(scope, loop.time())
         if self.times.synthesis_called is None:
             self.times.synthesis_called = loop.time()
         assembler = PcmAssembler()
@@ -159,28 +168,39 @@ class Speaker:
                 async with aclosing(speech_of) as pieces:  # type: ignore[type-var]
                     async for piece in pieces:
                         limit.reschedule(None)
+                        call.answered(loop.time())
                         if piece.words:
                             mark.words = (*mark.words, *piece.words)
                         for part in _parts(_samples(piece, assembler), synthesiser.sample_rate):
                             await self._deliver(resampler.process(part), mark)
-                            await asyncio.sleep(0)  # resampling is work: others run between the parts
+                            if resampler.in_hz != resampler.out_hz:
+                                await asyncio.sleep(0)  # that was work: others run between the parts
                         limit.reschedule(loop.time() + limit_s)
                 limit.reschedule(None)
                 await self._deliver(resampler.flush(), mark)
+            call.ended(None, loop.time())
             mark.partial = False
             self.track.pace.learn(len(segment.spoken), (mark.voiced_end - mark.start) / self.parts.rate_hz)
         except TimeoutError:
-            raise DeadlineExceeded(f"{synthesiser.name} made no audio for {limit_s:.0f} s") from None
-        except VoiceError:
+            late = DeadlineExceeded(f"{synthesiser.name} made no audio for {limit_s:.0f} s")
+            call.ended(late, loop.time())
+            raise late from None
+        except VoiceError as error:
+            call.ended(error, loop.time())
             raise
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
-            raise EngineFailed(f"{synthesiser.name} was cancelled from within") from error
+            failure = EngineFailed(f"{synthesiser.name} was cancelled from within")
+            call.ended(failure, loop.time())
+            raise failure from error
         except Exception as error:
             log.warning("the synthesiser %s failed", synthesiser.name, exc_info=error)
-            raise EngineFailed(f"{synthesiser.name} failed: {type(error).__name__}: {error}"[:300]) from error
+            failure = EngineFailed(f"{synthesiser.name} failed: {type(error).__name__}: {error}"[:300])
+            call.ended(failure, loop.time())
+            raise failure from error
         finally:
+            call.given_up()  # cancelled; nothing where it has ended
             scope.close()
 
     async def _deliver(self, pcm: Pcm16, mark: Mark) -> None:
@@ -195,6 +215,10 @@ class Speaker:
         if self.times.first_audio is None:
             self.times.first_audio = asyncio.get_running_loop().time()
         await self.track.put(pcm, mark, voiced_samples(pcm, rate_hz))
+
+
+def _unheard(error: VoiceError) -> None:
+    log.debug("after the answer was over: %s", error)
 
 
 async def spoken_text(synthesiser: Synthesiser, text: str, voice: str | None = None) -> Pcm16:

@@ -126,6 +126,7 @@ class GuessBudget:
         load: Says how busy the processor is at a loop time, 0–1; ``None``: load is never a reason.
 
     Attributes:
+        ceiling: Says the most that may be begun now, whatever the load; ``None``: everything. ``Stages`` sets it.
         asked: Pauses by the level that was used.
         begun, kept, dropped: Guesses so far.
     """
@@ -136,6 +137,7 @@ class GuessBudget:
         self.options = options or GuessOptions()
         self.asked = dict.fromkeys(Level, 0)
         self.begun = self.kept = self.dropped = 0
+        self.ceiling: Callable[[], Level] | None = None
         self._load = load
         self._level = Level.FULL
         self._waste = Waste(self.options.memory_together, self.options.memory_s)
@@ -146,13 +148,13 @@ class GuessBudget:
         return SessionGuesses(self)
 
     def most(self, now: float) -> Level:
-        """The highest level that the load allows."""
+        """The highest level that the load and the ceiling allow."""
         load, options = self._measure(now), self.options
         # stopping is immediate; coming back needs a load clearly below the mark it stopped at
         stopped = Level((load < options.stop_guesses) + (load < options.stop_words))
         resumed = Level((load < options.resume_guesses) + (load < options.resume_words))
         self._level = max(min(self._level, stopped), resumed)
-        return self._level
+        return self._level if self.ceiling is None else min(self._level, self.ceiling())
 
     def _measure(self, now: float) -> float:
         """The load; a meter that fails is as good as none: nobody's pause is to be lost by it."""

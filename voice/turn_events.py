@@ -20,6 +20,7 @@ class Around:
     agent_text: str = ""
     asked: bool = False
     language: str | None = None
+    sparing: bool = False  # the load is high: its words are asked for again half as often
 
 
 NOTHING_AROUND = Around()

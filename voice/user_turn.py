@@ -19,6 +19,7 @@ class UserTurn:
         announced: The owner was told of it; before, it is only a sound over the agent's voice.
         settled: Words of stretches that are not recognised again.
         text: Words of the current revision, settled ones included.
+        lost: They are not known: the recogniser failed.
         speech_end: Loop time of the last sample of speech.
         paused_at: Loop time when the pause after it was noticed.
         committed_at: Loop time when it became certain.
@@ -35,6 +36,7 @@ class UserTurn:
     announced: bool = False
     settled: str = ""
     text: str = ""
+    lost: bool = False
     speech_end: float | None = None
     paused_at: float | None = None
     committed_at: float | None = None

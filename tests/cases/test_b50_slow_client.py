@@ -9,13 +9,13 @@ fixed size; what the detector can't keep up with is skipped and counted).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from talk import Talk, make_agent, talk
 
 from voice.agent import Agent
-from voice.events import SessionEnded
+from voice.events import ResponseText, SessionEnded, SessionEvent
 from voice.interfaces import ASR_RATE_HZ
 from voice.options import Limits
 from voice.testing import (
@@ -31,7 +31,9 @@ from voice.testing import (
 SENTENCE = "word word word word word. "
 MINUTE = SENTENCE * 60  # 60 s of audio
 HELD_S = Limits().playout_s + 0.1
-AHEAD_S = 0.4 + 0.04
+HEARD_S = 2.0 + 0.8
+"""Beyond the backlog: a second of pre-roll, a second that is dropped in one, and the piece that came last."""
+AHEAD_S = 0.4 + 0.12
 """The sender's lead, and the piece that was under way at a stall: the sender can't know when it arrived."""
 
 
@@ -132,6 +134,61 @@ def test_other_sessions_notice_nothing_of_a_slow_client() -> None:
     assert late_s < 0.01, "a sample's length more or less moves a piece of audio to the sender's next look"
 
 
+def test_a_deaf_a_slow_and_a_flooding_client_at_once_change_nothing_for_four_others() -> None:
+    """All three kinds of bad client on one process with four good ones, each in a minute's reply."""
+    seconds = 16.0
+
+    async def good(agent: Agent, number: int) -> Talk:
+        async with talk(agent, PushClient(frame_s=0.1, record_s=seconds), session_id=f"s{number}") as it:
+            it.client.say(speak(0.5), at_s=0.5 + number / 10)
+            it.client.say(speak(0.8), at_s=9.0 + number / 10)
+            await it.client.run(seconds)
+            return it
+
+    async def bad(agent: Agent, kind: str) -> None:
+        client = PushClient(frame_s=0.1, record_s=1.0, read_speed=0.5 if kind == "slow" else None)
+        async with talk(agent, client, session_id=f"{kind} s9") as it:
+            client.say(speak(0.5), at_s=0.3)
+            run = asyncio.create_task(client.run(seconds))
+            await asyncio.sleep(4.0)
+            if kind == "deaf":
+                client.stop_reading()
+            noise = speak(0.8, hz=220.0) // 100
+            while not run.done():
+                if kind == "floods" and client.now_s < 7.0:
+                    it.session.hear(noise)  # at twenty times real time
+                check_held(it)
+                await asyncio.sleep(0.04)
+            await run
+            assert it.session.ended == ("slow_client" if kind == "deaf" else None)
+
+    async def main(kinds: Sequence[str]) -> list[Talk]:
+        agent = long_winded()
+        them = [asyncio.create_task(bad(agent, kind)) for kind in kinds]
+        others = await asyncio.gather(*(good(agent, number) for number in range(4)))
+        await asyncio.gather(*them)
+        return list(others)
+
+    alone, beside = run_virtual(main([])), run_virtual(main(["deaf", "slow", "floods"]))
+    for one, other in zip(alone, beside, strict=True):
+        assert one.session.counters.barge_ins == 1
+        assert other.words == one.words
+        assert other.sounds == one.sounds
+        assert told(other) == told(one)
+
+
+def told(it: Talk) -> list[type[SessionEvent]]:
+    """The kinds of events, text left out: how much is written of what nobody will hear is no matter."""
+    return [type(event) for _, event in it.events if not isinstance(event, ResponseText)]
+
+
+def check_held(it: Talk) -> None:
+    """What is held of a client's audio and for its ear stays within its bounds."""
+    ear, track = it.session.ear, it.session.playout.track
+    assert (ear.log.end - ear.log.start) / ASR_RATE_HZ <= it.session.agent.limits.hear_backlog_s + HEARD_S
+    assert track is None or track.queued_s <= HELD_S
+
+
 @pytest.mark.parametrize("detector_s", [0.0, 0.032])
 def test_a_microphone_at_twenty_times_real_time_is_held_within_bounds_and_counted(detector_s: float) -> None:
     async def main() -> None:
@@ -142,9 +199,7 @@ def test_a_microphone_at_twenty_times_real_time_is_held_within_bounds_and_counte
             for _ in range(20 * 50 * 20):  # 20 s of real time, 400 s of audio
                 it.session.hear(frame)
                 await asyncio.sleep(0.001)
-                ear = it.session.ear
-                kept_s = (ear.log.end - ear.log.start) / ASR_RATE_HZ
-                assert kept_s <= 2.0 + 1.0 + 0.1, "the backlog and a second of pre-roll"
+                check_held(it)
             assert it.session.ended is None
             assert (it.session.ear.dropped_samples > 0) == (detector_s > 0)
 

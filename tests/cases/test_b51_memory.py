@@ -9,7 +9,9 @@ The kind of fault: a container that only grows. It is made impossible by bounds 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -34,18 +36,29 @@ from voice.testing import (
     speak,
 )
 
-TURNS, WARM_UP_TURNS = 2000, 300
-SESSIONS, WARM_UP_SESSIONS = 500, 50
+LONG = "VOICE_LONG_MEMORY" in os.environ
+"""2000 turns and 500 sessions. The short form sees as small a leak: its bounds are narrower by more than its runs."""
+TURNS, WARM_UP_TURNS, PICTURE_EVERY = (2000, 300, 10) if LONG else (520, 220, 4)
+SESSIONS, WARM_UP_SESSIONS = (500, 50) if LONG else (200, 40)
 PICTURE_BYTES = 100_000
-GROWTH_BYTES = 5_000_000
-EVERY_TENTH = 10
+GROWTH_BYTES = 5_000_000 if LONG else 1_000_000
+GROWTH_OBJECTS = 500
 BRISK = TurnOptions(pause_s=0.06, min_delay_s=0.06, max_delay_s=0.06, echo_guard=False)
 """Short pauses: the turns, not the silence between them, are what is tested."""
 
 
 def memory() -> int:
+    """What the process holds, without what its allocator has free: that comes and goes by megabytes."""
     gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
     return int(psutil.Process().memory_info().rss)
+
+
+def objects() -> int:
+    gc.collect()
+    return len(gc.get_objects())
 
 
 def files() -> int:
@@ -72,8 +85,8 @@ class Forgetful(ScriptedModel):
 
 
 async def turn(it: Talk, number: int) -> None:
-    """One spoken turn (every tenth: a typed one with a picture), answered to its end."""
-    if number % EVERY_TENTH == 0:
+    """One spoken turn (now and then a typed one with a picture), answered to its end."""
+    if number % PICTURE_EVERY == 0:
         picture = number.to_bytes(4, "big") * (PICTURE_BYTES // 4)
         it.session.send_image(picture, "image/png", f"What is picture {number}?", answer=True)
         await it.client.run(0.64)
@@ -102,13 +115,14 @@ def alone(function: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=110)
 
 
-def test_two_thousand_turns_in_one_session_need_no_more_memory_than_three_hundred() -> None:
-    alone("two_thousand_turns")
+def test_many_turns_in_one_session_need_no_more_memory_than_the_first_ones() -> None:
+    alone("many_turns")
 
 
-def two_thousand_turns() -> None:
+def many_turns() -> None:
     grown: list[int] = []
     left: list[int] = []
+    kept: list[int] = []
 
     async def main() -> None:
         model = Forgetful(["Fine."], first_token_s=0.01, token_s=0.0)
@@ -127,12 +141,14 @@ def two_thousand_turns() -> None:
                 if number == WARM_UP_TURNS:
                     grown.append(memory())
                     left.append(scopes())
+                    kept.append(objects())
                 if number % 100 == 0:
                     check_bounds(it)
             await it.client.run(2.0)
             assert len(asyncio.all_tasks()) == at_start
             grown.append(memory())
             left.append(scopes())
+            kept.append(objects())
         answered += len(it.of(ResponseEnded))
         assert answered == TURNS
         assert model.most_pictures <= Limits().images
@@ -140,14 +156,15 @@ def two_thousand_turns() -> None:
 
     run_virtual(main(), limit_s=2.0 * TURNS)
     assert grown[1] - grown[0] <= GROWTH_BYTES
+    assert kept[1] - kept[0] <= GROWTH_OBJECTS
     assert left[1] == left[0]
 
 
-def test_five_hundred_sessions_in_turn_leave_nothing() -> None:
-    alone("five_hundred_sessions")
+def test_many_sessions_in_turn_leave_nothing() -> None:
+    alone("many_sessions")
 
 
-def five_hundred_sessions() -> None:
+def many_sessions() -> None:
     counts: list[tuple[int, int, int, int]] = []
 
     def census() -> None:
@@ -162,7 +179,7 @@ def five_hundred_sessions() -> None:
         model = Forgetful(["Fine."], first_token_s=0.01, token_s=0.0)
         agent = make_agent(model, synthesiser=ToneSynthesiser(rtf=0.01), greeting="Hello.")
         for number in range(1, SESSIONS + 1):
-            client = (PullClient if number % 2 else PushClient)(record_s=1.0)
+            client = (PullClient if number % 2 else PushClient)(frame_s=0.04, record_s=1.0)
             async with talk(agent, client, session_id=f"s{number}", scope=process) as it:
                 client.say(speak(0.3), at_s=0.4)
                 await client.run(1.0 if number % 3 else 2.0)  # some hang up in the middle of the answer

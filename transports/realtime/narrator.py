@@ -26,6 +26,7 @@ from voice.events import (
     ResponseMade,
     ResponseStarted,
     ResponseText,
+    ServiceChanged,
     SessionEvent,
     SpeechStarted,
     SpeechStopped,
@@ -192,6 +193,8 @@ class Narrator:
                 self._idle(event)
             case Problem():
                 self._problem(event)
+            case ServiceChanged():
+                self._tell_extension("voice.service_changed", level=event.level, label=event.label)
             case KeysPressed():
                 self._tell_extension("voice.keys_pressed", item_id=event.item_id, keys=event.keys)
             case _:

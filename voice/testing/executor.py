@@ -111,6 +111,8 @@ def _outcome(
     _set_running_loop(None)
     try:
         result = call(*args)
+    except StopIteration as error:  # no future takes it
+        return partial(_unless_done, future, future.set_exception, RuntimeError(repr(error)))
     except Exception as error:  # noqa: BLE001 - whatever a call raises belongs to who waits for it
         return partial(_unless_done, future, future.set_exception, error)
     finally:
