@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import lru_cache
 
 import numpy as np
 
@@ -41,6 +42,8 @@ _SPOKEN_WORDS_PER_S = 2.5
 _PIECE_S = 0.2
 """Text that would come within this is yielded together, when the last of it is there; a sentence never in two."""
 _FIRST_S = 0.2
+_IN_TIME = 0.8
+"""The next piece is made in this share of the time that the ear has of the last one."""
 _SOUND = np.int16(8_000)
 
 Delay = Callable[[str], float]
@@ -169,8 +172,8 @@ def _pieces(words: int, at_once: int) -> Iterator[list[str]]:
 
 
 class DrawnSynthesiser:
-    """A :class:`~voice.interfaces.Synthesiser` of a constant level. The pieces double in length, each there as soon as
-    its last sample is made: a voice faster than real time never lets the ear wait for one."""
+    """A :class:`~voice.interfaces.Synthesiser` of a constant level. The pieces grow as fast as the ear never waits for
+    one, each there when its last sample is made."""
 
     name = "drawn-synthesiser"
     sample_rate = RATE_HZ
@@ -185,14 +188,20 @@ class DrawnSynthesiser:
         left_s = (text.count(" ") + 1) / profile.words_per_s
         wait_s = profile.first_audio.seconds(len(text), chance.random())
         pace = profile.audio_second.seconds(0.0, chance.random())
-        piece_s = min(_FIRST_S, left_s)
+        piece_s, most = min(_FIRST_S, left_s), max(1.0, _IN_TIME / max(pace, 1e-9))
         async with self._pool.place(scope):
             while left_s > 0:
                 await asyncio.sleep(wait_s * self._pool.slowdown + self._delay(session))
-                yield Speech(np.broadcast_to(_SOUND, (round(piece_s * RATE_HZ),)))
+                yield _sound(round(piece_s * RATE_HZ))
                 left_s -= piece_s
-                piece_s = left_s if left_s < 3 * piece_s else 2 * piece_s
+                piece_s = min(left_s, piece_s * most)
                 wait_s = piece_s * pace
+
+
+@lru_cache(maxsize=4096)
+def _sound(samples: int) -> Speech:
+    """So much of the one level: the same array for all, which nobody can write to."""
+    return Speech(np.broadcast_to(_SOUND, (samples,)))
 
 
 def pools_of(profile: Profile, replicas: Mapping[str, int]) -> dict[str, Pool]:

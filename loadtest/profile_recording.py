@@ -12,7 +12,7 @@ import itertools
 import random
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
@@ -96,6 +96,7 @@ async def service_times(
         probes = await _probes(stages, scope)
         measured = {stage: await _measure(probes[stage], repeats, most_at_once) for stage in STAGES}
         engine_of = await _shared(probes, measured)
+        words_per_s = await _pace(stages, scope)
     users = {name: [measured[s] for s in STAGES if engine_of[s] == name] for name in engine_of.values()}
     model, voice = measured["model"], measured["synthesiser"]
     return Profile(
@@ -107,7 +108,7 @@ async def service_times(
         token=Service.fit([(0.0, one) for one in model.rate or [0.0]]),
         first_audio=Service.fit(voice.first),
         audio_second=Service.fit([(0.0, one) for one in voice.rate or [0.0]]),
-        words_per_s=await _pace(stages),
+        words_per_s=words_per_s,
     )
 
 
@@ -118,7 +119,7 @@ Probe = Callable[[int, Calls | None], Awaitable[None]]
 
 
 async def _probes(stages: Stages, scope: Scope) -> dict[str, Probe]:
-    said, now = await _speech(stages), asyncio.get_running_loop().time
+    said, texts, now = await _speech(stages), await _texts(stages, scope), asyncio.get_running_loop().time
 
     async def recognise(size: int, calls: Calls | None) -> None:
         audio = said[: int((1.0, 2.0, 4.0)[size] * ASR_RATE_HZ)]
@@ -144,7 +145,7 @@ async def _probes(stages: Stages, scope: Scope) -> dict[str, Probe]:
     async def speak(size: int, calls: Calls | None) -> None:
         assembler, first, made, first_made = PcmAssembler(), None, 0, 0
         began = now()
-        speech = stages.synthesiser.synthesise(_TEXTS[size], scope.child("stage"))
+        speech = stages.synthesiser.synthesise(texts[size], scope.child("stage"))
         async with aclosing(speech) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
                 made += assembler.push(piece.pcm).size
@@ -152,7 +153,7 @@ async def _probes(stages: Stages, scope: Scope) -> dict[str, Probe]:
                     first, first_made = now(), made
         if calls is not None and first is not None:
             rest_s = (made - first_made) / stages.synthesiser.sample_rate
-            calls.first.append((float(len(_TEXTS[size])), first - began))
+            calls.first.append((float(len(texts[size])), first - began))
             calls.rate += [(now() - first) / rest_s] if rest_s > 0.1 else []
 
     return {"recogniser": recognise, "model": generate, "synthesiser": speak}
@@ -218,11 +219,23 @@ async def _shared(probes: dict[str, Probe], measured: dict[str, Calls]) -> dict[
     return engine_of
 
 
-async def _pace(stages: Stages) -> float:
+async def _texts(stages: Stages, scope: Scope) -> Sequence[str]:
+    """Three texts of different lengths that the voice speaks; a stub speaks only what its model says."""
+    if (await spoken_text(stages.synthesiser, _TEXTS[0])).size:
+        return _TEXTS
+    prompt, words = Prompt((Message("user", (TextPart(_TEXTS[2]),)),)), ""
+    async with aclosing(stages.model.generate(prompt, scope.child("stage"))) as events:  # type: ignore[type-var]
+        async for event in events:
+            words += event.text if isinstance(event, TextDelta) else ""
+    return [" ".join(words.split()[:count]) for count in (3, 10, 20)]
+
+
+async def _pace(stages: Stages, scope: Scope) -> float:
     """Words a second of the voice."""
-    pcm = await spoken_text(stages.synthesiser, _TEXTS[2])
+    text = (await _texts(stages, scope))[2]
+    pcm = await spoken_text(stages.synthesiser, text)
     seconds = pcm.size / stages.synthesiser.sample_rate
-    return len(_TEXTS[2].split()) / seconds if seconds > 1.0 else 3.3
+    return len(text.split()) / seconds if seconds > 1.0 else 3.3
 
 
 # ---------------------------------------------------------------- the frame path

@@ -102,14 +102,16 @@ def voice_of(session_id: str) -> int:
     return (int(digits[1]) if digits else zlib.crc32(session_id.encode())) % VOICES
 
 
-@lru_cache(maxsize=2048)
-def _block(ident: Ident, samples: int) -> Pcm16:
-    """A square wave. The blocks of all sessions are the same few arrays: nobody may change them."""
-    half = _HALF + ident.voice
+@lru_cache(maxsize=VOICES)
+def _signs(voice: int, samples: int) -> Pcm16:
+    """A square wave of ±1."""
+    return np.where((np.arange(samples) // (_HALF + voice)) % 2 == 0, 1, -1).astype(np.int16)
+
+
+def _block(ident: Ident, samples: int, block: int) -> Pcm16:
+    """The first samples of a block of a square wave."""
     loud = _LOUDNESS + (ident.answer * SENTENCES + ident.sentence) * _STEP
-    wave = np.where((np.arange(samples) // half) % 2 == 0, loud, -loud).astype(np.int16)
-    wave.flags.writeable = False
-    return wave
+    return _signs(ident.voice, block)[:samples] * np.int16(loud)
 
 
 def ident_of(pcm: Pcm16) -> tuple[int, int] | None:
@@ -198,7 +200,7 @@ class StubVoice:
             due = began + times.first_audio_s + number * times.block_s / times.speed
             await asyncio.sleep(max(0.0, due - loop.time()))
             answer, sentence = said[int(start / RATE_HZ / times.word_s)]
-            yield Speech(_block(Ident(tone, answer, sentence), min(block, total - start)))
+            yield Speech(_block(Ident(tone, answer, sentence), min(block, total - start), block))
 
 
 def stub_stages(detector: VoiceDetector, times: ServiceTimes | None = None) -> Stages:

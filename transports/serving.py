@@ -24,7 +24,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from voice.errors import BadRequest, VoiceError
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGISendEvent
+    from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
     from websockets.frames import Frame
 
     from transports.server import Server
@@ -51,6 +51,9 @@ LINGER_S = 5.0
 READ_BYTES = 16 * 1024
 """What a WebSocket takes from the network at once. The smallest frames have 6 bytes, and each takes some 7 µs to parse:
 more of them would keep the event loop from all others for too long."""
+
+MOST_WAITING_BYTES = 64 * 1024
+"""A WebSocket of whose messages more than this wait for the app is not read until it has taken all."""
 
 MOST_FRAGMENTS = 16_384
 """Frames of one message: at least 1 kB each in one of 16 MiB."""
@@ -292,12 +295,29 @@ class GuardedWebSocket(WebSocketsSansIOProtocol, asyncio.BufferedProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._came = bytearray(READ_BYTES)
+        self._waiting_bytes = 0  # of messages that the app has not taken
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return self._came
 
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(bytes(self._came[:nbytes]))
+
+    def send_receive_event_to_app(self) -> None:
+        """Stop reading only when much waits: uvicorn stops after each message, which is two system calls each."""
+        paused, self.read_paused = self.read_paused, True
+        self._waiting_bytes += sum(map(len, self.frames))
+        super().send_receive_event_to_app()
+        self.read_paused = paused
+        if not paused and self._waiting_bytes > MOST_WAITING_BYTES:
+            self.read_paused = True
+            self.transport.pause_reading()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        message = await super().receive()
+        if self.queue.empty():
+            self._waiting_bytes = 0
+        return message
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.conn.close_rcvd is None and not self.close_sent:

@@ -74,12 +74,12 @@ class Played:
             self._unseen.popleft()
             self._lost = True
 
-    def _see(self) -> None:
-        """Take in what was kept, neighbouring pieces as one."""
-        while self._unseen:
+    def _see(self, until: float) -> None:
+        """Take in what was kept and is heard before a loop time, neighbouring pieces as one."""
+        while self._unseen and self._unseen[0][1] < until:
             pcm, at = self._unseen.popleft()
             parts, end = [pcm], at + pcm.size / self._rate_hz
-            while self._unseen and abs(self._unseen[0][1] - end) <= MOVED_APART_S:
+            while self._unseen and abs(self._unseen[0][1] - end) <= MOVED_APART_S and end < until:
                 parts.append(self._unseen.popleft()[0])
                 end += parts[-1].size / self._rate_hz
             self._take_in(pcm if len(parts) == 1 else np.concatenate(parts), at)
@@ -96,16 +96,13 @@ class Played:
         hop = HOP_S * self._rate_hz
         count = max(0, math.floor((wave.size - self._frame - self._skip) / hop) + 1)
         starts = (self._skip + hop * np.arange(count)).astype(np.intp)
-        if starts.size:
+        if count:
             window, _ = analysis(self._rate_hz)
-            frames = wave[starts[:, None] + np.arange(self._frame)] * window
-            rows = band_levels(np.fft.rfft(frames), self._rate_hz)
-            if self._lost:  # not silence, as far as is known
-                self._mean[:] = np.maximum(rows[0], _SILENCE_DB)
-                self._lost = False
-            for levels in rows:
-                self._write(levels)
-        used = self._skip + hop * starts.size
+            frames = np.empty((count, self._frame), np.float32)
+            for frame, start in zip(frames, starts.tolist(), strict=True):
+                np.multiply(wave[start : start + self._frame], window, out=frame)
+            self._write(band_levels(np.fft.rfft(frames), self._rate_hz))
+        used = self._skip + hop * count
         self._rest = wave[int(used) :]
         self._skip = used - int(used)
 
@@ -126,14 +123,25 @@ class Played:
         self._due = None
 
     def _write(self, levels: Floats) -> None:
+        """The levels of the next frames, shape (frames, bands)."""
         np.maximum(levels, _SILENCE_DB, out=levels)
-        self._mean += LEVELLING * (levels - self._mean)
-        row = self._slot % _ROWS
-        self._levels[row] = self._levels[row + _ROWS] = levels
-        moved = levels - self._mean
-        self._moves[row] = self._moves[row + _ROWS] = moved
-        self._energy[row] = self._energy[row + _ROWS] = moved @ moved
-        self._slot += 1
+        if self._lost:  # what was before is not known; it was not silence
+            self._mean[:] = levels[0]
+            self._lost = False
+        moved = np.empty_like(levels)
+        for row, level in zip(moved, levels, strict=True):
+            self._mean += LEVELLING * (level - self._mean)
+            np.subtract(level, self._mean, out=row)
+        energy = np.einsum("ij,ij->i", moved, moved)
+        newest = slice(max(0, len(levels) - _ROWS), None)
+        slots = (self._slot + np.arange(len(levels))[newest]) % _ROWS
+        for rows in (slots, slots + _ROWS):
+            self._levels[rows], self._moves[rows], self._energy[rows] = (
+                levels[newest],
+                moved[newest],
+                energy[newest],
+            )
+        self._slot += len(levels)
         self._end = max(self._end, self._slot)
 
     def _fill(self, slot: int) -> None:
@@ -154,7 +162,7 @@ class Played:
     def before(self, slot: int) -> tuple[Floats, Floats, Floats]:
         """Levels and movements of the last hops up to ``slot``, oldest first, shape (lags + 1, bands); and the
         movements' energies, shape (lags + 1,)."""
-        self._see()
+        self._see(1e18)
         if slot >= self._end:
             self._fill(slot + 1)
         stop = slot % _ROWS + _ROWS + 1

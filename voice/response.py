@@ -250,6 +250,8 @@ class Response:
         self.owner.emit(ResponseText(self.response_id, text))
 
     def _note(self, text: str) -> None:
+        if self.scope.cancelled:
+            return  # the owner cut it when it was told of something
         self.generated += text
         if self.opened:
             self._record(text)

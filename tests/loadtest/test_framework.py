@@ -61,7 +61,7 @@ def test_the_oracle_adds_nothing() -> None:
 
 def test_every_sample_of_the_stub_voice_says_whose_it_is() -> None:
     for ident in (Ident(0, 0, 0), Ident(39, 25, 9), Ident(7, 3, 2)):
-        block = _block(ident, RATE_HZ // 5)
+        block = _block(ident, RATE_HZ // 5, RATE_HZ // 5)
         assert ident_of(block) == (ident.answer, ident.sentence)
         assert voice_heard(block) == ident.voice
     assert ident_of(np.zeros(480, np.int16)) is None
