@@ -9,13 +9,15 @@ of a process of the simulation; with several processes each has its part of the 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import math
 import random
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -161,9 +163,21 @@ class Outcome:
 def simulate(profile: Profile, load: Load) -> Outcome:
     """Simulate in this process."""
     wall, cpu = time.perf_counter(), time.process_time()
-    outcome = run_virtual(_run(profile, load), seed=load.seed, limit_s=1e9)
+    with _few_collections():
+        outcome = run_virtual(_run(profile, load), seed=load.seed, limit_s=1e9)
     outcome.cpu_s, outcome.wall_s = time.process_time() - cpu, time.perf_counter() - wall
     return outcome
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Thousands of sessions live throughout: looking at them again and again for garbage is a sixth of the time."""
+    before = gc.get_threshold()
+    gc.set_threshold(50_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 async def _run(profile: Profile, load: Load) -> Outcome:

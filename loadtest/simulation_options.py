@@ -58,8 +58,9 @@ async def _profile(args: argparse.Namespace) -> bool:
     profile.write(args.out)
     for stage, name in profile.engine_of.items():
         engine = profile.engines[name]
+        more = " or more" if engine.places >= args.most_at_once else ""
         print(
-            f"{stage:12} on {name}: {engine.places} at once, each other one costs {engine.slowdown:.0%} more"
+            f"{stage:12} on {name}: {engine.places}{more} at once, {engine.slowdown:.0%} longer for each beside"
         )
     print(
         f"a session takes {profile.frame_cpu_s * 1000:.1f} ms of a processor a second, a turn "

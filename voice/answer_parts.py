@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from voice.playout import Pace
 from voice.scope import Scope
 from voice.service import Service
 from voice.tools import AnyTool
+from voice.turn_events import TurnInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,9 @@ class Owner(Protocol):
 
     def was_heard(self, text: str) -> None:
         """The user has heard this of an answer, which is over."""
+
+    def feed_after(self, work: Callable[[], None], event: TurnInput) -> None:
+        """Do ``work`` and tell the turn taker, before anything that is asked for meanwhile."""
 
 
 @dataclass(slots=True)

@@ -257,9 +257,7 @@ class Answering:
             asyncio.get_running_loop().call_later(wait_s, self._finish, track, since)
             return
         self.playout.drop()
-        self._conclude(response, None, "completed")
-        if self.live is None:  # the owner, told of the end, may have begun another
-            self._feed(Finished(self._now()))
+        self._owner.feed_after(lambda: self._conclude(response, None, "completed"), Finished(now))
 
     def _service_changed(self, step: Step) -> None:
         self._owner.emit(ServiceChanged(int(step.rung), step.rung.label, step.why))

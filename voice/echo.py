@@ -157,7 +157,7 @@ class OwnVoice:
             raise BadAudio(f"a window has {WINDOW_SAMPLES} samples at 16 kHz, not {pcm.shape}")
         self.own = 0.0
         self.active = self._far.sounded_since(
-            at - (_NO_ECHO_TAIL_S if self._no_echo else MAX_DELAY_S + _TAIL_S)
+            at - (_NO_ECHO_TAIL_S if self.no_echo else MAX_DELAY_S + _TAIL_S)
         )
         if not self.active:
             self._slot = None
@@ -185,7 +185,7 @@ class OwnVoice:
         if share is not None:  # the agent was audible
             self._audible += 1
             self._echoed += _ECHOED_BY * ((self.own >= 0.5) - self._echoed)
-        if self._no_echo:
+        if self.no_echo:
             self._overlap[:] = 0.0
             return pcm  # headphones: what sounds like the agent now is somebody who does
         if self.own >= 0.5:
@@ -199,8 +199,8 @@ class OwnVoice:
         return np.asarray(np.clip(np.rint(whole), -32768, 32767), np.int16)
 
     @property
-    def _no_echo(self) -> bool:
-        """The agent was heard long enough, and nothing came back."""
+    def no_echo(self) -> bool:
+        """Whether the agent was heard for long enough (2 s), and nothing came back."""
         return self._audible >= _ENOUGH and self._echoed < _ECHOED / 2
 
     def _catch_up(self, silent: Pcm16, slot: int) -> None:

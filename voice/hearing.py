@@ -216,7 +216,9 @@ class Ear:
         if self._speaking:
             self._while_speaking(ago, end)
         else:
-            self._while_silent(ago, end, sure=self.eager and probability >= _SURE)
+            # where an echo may be, a single window may be what is left of it
+            clear = self.guard is None or self.guard.no_echo
+            self._while_silent(ago, end, sure=self.eager and clear and probability >= _SURE)
         self._pump()
 
     def _while_silent(self, ago: int, end: int, *, sure: bool) -> None:

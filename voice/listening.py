@@ -253,6 +253,12 @@ class Listening:
         except VoiceError as error:
             if not scope.cancelled:
                 log.warning("the turn model %s failed: %s", model.name, error)
+        except asyncio.CancelledError:
+            if scope.cancelled or (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            log.warning("the turn model %s was cancelled from within", model.name)
+        except Exception as error:  # a stranger's code: it costs this judgement, nothing else
+            log.warning("the turn model %s failed", model.name, exc_info=error)
         if scope.cancelled:
             return
         self._feed(Judged(self._now(), decision.turn, decision.revision, decision.silence_s, probability))
@@ -270,6 +276,16 @@ class Listening:
             if not scope.cancelled:
                 message = f"the user's words were lost: {error}"
                 self._session.emit(Problem(message, kind_of(error), turn.item_id))
+        except asyncio.CancelledError:
+            if (
+                not scope.cancelled
+            ):  # the recogniser cancelled the task that asked it: the turn is still to end
+                message = "the user's words were lost: the recogniser cancelled its caller"
+                self._session.emit(Problem(message, "EngineFailed", turn.item_id))
+                self._feed(
+                    Heard(self._now(), turn.number, revision, turn.settled, self._session.around(), True)
+                )
+            raise
         if scope.cancelled:
             return
         turn.asr_s = self._now() - started

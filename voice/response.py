@@ -268,7 +268,8 @@ class Response:
         """Nothing to hear for ``first_audio_s``: bridge the gap, unless words are with the synthesiser already."""
         if self.track.made == 0 and not self._speaker.busy and not self.written and not self.scope.cancelled:
             self._note(self.parts.speech.filler + " ")
-            self._speaker.say_now(self.parts.speech.filler + " ")
+            if not self.scope.cancelled:  # by the owner, when it was told
+                self._speaker.say_now(self.parts.speech.filler + " ")
 
     def _problem(self, error: VoiceError) -> None:
         self._tell(Problem(str(error), type(error).__name__))

@@ -46,6 +46,11 @@ async def send_audio(session: Session) -> None:
             except (OSError, VoiceError) as error:
                 log.info("%s: the client is gone: %s", session.session_id, error)
                 session.hang_up("disconnected")
+            except asyncio.CancelledError:
+                if session.ended is not None or (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+                log.warning("%s: sending was cancelled from within; closing it", session.session_id)
+                session.hang_up("disconnected")
             except Exception:  # libraries have their own words for "gone"
                 log.warning("%s: sending failed; closing it", session.session_id, exc_info=True)
                 session.hang_up("disconnected")

@@ -263,6 +263,9 @@ class Session(Controls):
     def _feed(self, event: turns.TurnInput) -> None:
         """Tell the turn taker and carry out what it decides; what happens meanwhile waits for its turn."""
         self._inbox.append(event)
+        self._take_inbox()
+
+    def _take_inbox(self) -> None:
         if self._feeding or self.ended is not None:
             return
         self._feeding = True
@@ -275,6 +278,17 @@ class Session(Controls):
             self._feeding = False
         if self.ended is None:
             self._after()
+
+    def feed_after(self, work: Callable[[], None], event: turns.TurnInput) -> None:
+        """Do ``work`` and tell the turn taker; what the owner, told meanwhile, does about it comes after."""
+        at, feeding = len(self._inbox), self._feeding
+        self._feeding = True
+        try:
+            work()
+        finally:
+            self._feeding = feeding
+        self._inbox.insert(at, event)
+        self._take_inbox()
 
     def _after(self) -> None:
         """What had to wait: edges behind a turn that was being closed, things to say, results that came late."""

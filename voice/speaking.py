@@ -21,7 +21,9 @@ from voice.spoken import Segment, SpeechText
 log = logging.getLogger("voice")
 
 _EAR_WAITS_S = 1.0
-_PART_S = 0.2
+_PART_S, _LONG_PART_S = 0.2, 1.0
+"""Audio goes on in such pieces, so that the playout's bound holds whatever a synthesiser yields; in short ones where
+each means work."""
 _LONGEST_SEGMENT = 300
 """Characters of one synthesis call at most, where the voice itself would take more."""
 
@@ -162,6 +164,7 @@ class Speaker:
             self.times.synthesis_called = loop.time()
         assembler = PcmAssembler()
         resampler = Resampler(synthesiser.sample_rate, self.parts.rate_hz)
+        part_s = _LONG_PART_S if resampler.in_hz == resampler.out_hz else _PART_S
         try:
             async with asyncio.timeout(limit_s) as limit:
                 speech_of = synthesiser.synthesise(segment.spoken, scope, voice=self.parts.voice)
@@ -171,7 +174,7 @@ class Speaker:
                         call.answered(loop.time())
                         if piece.words:
                             mark.words = (*mark.words, *piece.words)
-                        for part in _parts(_samples(piece, assembler), synthesiser.sample_rate):
+                        for part in _parts(_samples(piece, assembler), round(part_s * resampler.in_hz)):
                             await self._deliver(resampler.process(part), mark)
                             if resampler.in_hz != resampler.out_hz:
                                 await asyncio.sleep(0)  # that was work: others run between the parts
@@ -240,8 +243,7 @@ async def spoken_text(synthesiser: Synthesiser, text: str, voice: str | None = N
     return np.concatenate(parts) if parts else np.zeros(0, np.int16)
 
 
-def _parts(pcm: Pcm16, rate_hz: int) -> list[Pcm16]:
-    size = int(_PART_S * rate_hz)
+def _parts(pcm: Pcm16, size: int) -> list[Pcm16]:
     return [pcm[start : start + size] for start in range(0, pcm.size, size)]
 
 
