@@ -45,7 +45,9 @@ _TAIL_S = 0.4
 _NO_ECHO_TAIL_S = 0.2
 """Where there is no echo, it is looked for while the agent speaks and so long after it."""
 _SILENT_DBFS = -60.0
-"""A microphone that is silent hears neither the agent nor anybody else."""
+"""A microphone that is silent hears neither the agent nor anybody else…"""
+_SILENT_WINDOWS = 20
+"""…once it has been so for 0.64 s. The gaps in an echo are silent too, and they tell: both fell silent at once."""
 
 _AUDIBLE_DB = -60.0
 """Where the agent's voice is below this in all bands there is no echo to speak of (dB re full scale, per band)."""
@@ -112,9 +114,9 @@ class OwnVoice:
         self._excess, self._compared = 0.0, 0
         self._far_energy: Floats
         self._silent: Pcm16 | None = None  # the last window, where it was silent
-        self._passed = self._passed_over = (
-            0  # windows of silence since one was looked at; those under the agent's voice
-        )
+        self._silent_run = 0  # windows of silence up to now
+        self._passed = 0  # windows of silence since one was looked at
+        self._passed_over = 0  # those of them under the agent's voice
         self._forget()
 
     @property
@@ -156,6 +158,7 @@ class OwnVoice:
         if pcm.shape != (WINDOW_SAMPLES,):
             raise BadAudio(f"a window has {WINDOW_SAMPLES} samples at 16 kHz, not {pcm.shape}")
         self.own = 0.0
+        self._silent_run = self._silent_run + 1 if level_dbfs < _SILENT_DBFS else 0
         self.active = self._far.sounded_since(
             at - (_NO_ECHO_TAIL_S if self.no_echo else MAX_DELAY_S + _TAIL_S)
         )
@@ -168,7 +171,7 @@ class OwnVoice:
             self._silent, self._passed, self._passed_over = None, 0, 0
             self._forget()
         self._due = at + WINDOW_SAMPLES / ASR_RATE_HZ
-        if level_dbfs < _SILENT_DBFS:
+        if self._silent_run > (0 if self.no_echo else _SILENT_WINDOWS):
             self._slot += 2
             self._silent = pcm
             self._passed += 1
