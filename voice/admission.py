@@ -123,23 +123,24 @@ class Admission:
         if load.pressure >= 1.0 or load.share >= options.admit_below:
             return Refuse(load.why())
         room = (options.admit_below - load.share) / self.cost(load, sessions, now)
-        needed = ahead + 1 + self.unmeasured(now)
-        if needed <= room:
+        if ahead + 1 + self.unmeasured(now, sessions) <= room:
             return Admit()
-        if ahead < options.waiting and ahead + 1 + self.unmeasured(now + options.wait_s) <= room:
+        if ahead < options.waiting and ahead + 1 + self.unmeasured(now + options.wait_s, sessions) <= room:
             return Wait()
         return Refuse(f"many conversations have just begun, and {load.why()}")
 
     def cost(self, load: Load, sessions: int, now: float) -> float:
         """What a conversation costs, as a share of the slowest stage's target: measured, as far as there are any."""
         options = self.options
-        settled = max(0.0, sessions - self.unmeasured(now))
+        settled = sessions - self.unmeasured(now, sessions)
         return (load.share + self._assumed * options.trust) / (settled + options.trust)
 
-    def unmeasured(self, now: float) -> float:
-        """How many of those let in the load does not show yet; one counts less and less from ``blind_s`` on."""
+    def unmeasured(self, now: float, sessions: int) -> float:
+        """How many of those let in the load does not show yet; one counts less and less from ``blind_s`` on. Those who
+        have left again count no more: there are never more than ``sessions``."""
         ramp_s, shows_s = self.options.ramp_s, self.options.ramp_s - self.options.blind_s
-        return sum(min(1.0, max(0.0, ramp_s - (now - at)) / shows_s) for at in self._new)
+        newest = itertools.islice(reversed(self._new), sessions)
+        return sum(min(1.0, max(0.0, ramp_s - (now - at)) / shows_s) for at in newest)
 
     def admitted(self, now: float) -> None:
         """One was let in."""

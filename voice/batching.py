@@ -74,10 +74,10 @@ class Batcher(Generic[In, Out]):
 
     When ``run`` raises ``EngineFailed`` or ``MemoryError``, takes longer than ``timeout_s`` or returns
     another number of results than it got items, the whole batch and all that wait fail with ``EngineFailed``,
-    and so does every request for the next ``cooldown_s``; then one request is let through to probe the
-    engine. Any other exception is taken for bad input: halves are run again until only the culprit gets the
-    error (``ValueError`` and ``TypeError`` as ``BadRequest``, a ``VoiceError`` as it is, others as
-    ``EngineFailed`` for it alone).
+    and so does every request for the next ``cooldown_s``; then one request probes the engine, and those that
+    come meanwhile wait for what it finds. Any other exception is taken for bad input: halves are run again
+    until only the culprit gets the error (``ValueError`` and ``TypeError`` as ``BadRequest``, a ``VoiceError``
+    as it is, others as ``EngineFailed`` for it alone).
 
     May serve one event loop after another, not two at once.
 
@@ -252,7 +252,7 @@ class Batcher(Generic[In, Out]):
             return BadRequest(f"{self.name} is closed")
         if self._engine.hangs:
             return EngineFailed(f"{self.name} hangs in a call for more than {self._engine.timeout_s:g} s")
-        if not self._breaker.lets_through(now):
+        if self._breaker.probe is None and not self._breaker.lets_through(now):
             return EngineFailed(f"{self.name} failed a moment ago and is not asked before it was probed")
         return None
 

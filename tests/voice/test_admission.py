@@ -135,12 +135,13 @@ def test_who_was_let_in_counts_less_as_its_cost_is_measured() -> None:
     it = Admission(AdmissionOptions(blind_s=4.0, ramp_s=12.0))
     for _ in range(10):
         it.admitted(100.0)
-    assert it.unmeasured(100.0) == pytest.approx(10.0)
-    assert it.unmeasured(104.0) == pytest.approx(10.0)
-    assert it.unmeasured(108.0) == pytest.approx(5.0)
-    assert it.unmeasured(112.0) == 0.0
+    assert it.unmeasured(100.0, 10) == pytest.approx(10.0)
+    assert it.unmeasured(104.0, 10) == pytest.approx(10.0)
+    assert it.unmeasured(108.0, 10) == pytest.approx(5.0)
+    assert it.unmeasured(104.0, 3) == pytest.approx(3.0)  # the other seven have left again
+    assert it.unmeasured(112.0, 10) == 0.0
     it.admitted(3.0)  # another loop's clock
-    assert it.unmeasured(3.0) == 1.0
+    assert it.unmeasured(3.0, 10) == 1.0
 
 
 @pytest.mark.parametrize(
