@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -93,6 +94,7 @@ class SileroVad:
         self._flush_at: asyncio.Handle | None = None
         self._closed = False
         self._due_since = 0.0
+        self._context = Context()  # a batch is all sessions', not that of the one whose window came first
         self._calls = self._items = self._failed = 0
         self._service_s: float | None = None
         self._counted, self._counted_at, self._rate = 0, 0.0, 0.0
@@ -140,9 +142,9 @@ class SileroVad:
             self._due_since = now
         self._due.append(stream)
         if self._busy(now) and self._flush_at is None:
-            self._flush_at = loop.call_later(GATHER_S, self._flush)
+            self._flush_at = loop.call_later(GATHER_S, self._flush, context=self._context)
         elif self._flush_at is None:
-            self._flush_at = loop.call_soon(self._flush)
+            self._flush_at = loop.call_soon(self._flush, context=self._context)
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Adopt the running loop; what an ended one left behind can't be answered any more."""
@@ -168,7 +170,7 @@ class SileroVad:
     def _flush(self) -> None:
         assert self._loop is not None
         due, self._due = self._due[:MOST_AT_ONCE], self._due[MOST_AT_ONCE:]
-        self._flush_at = self._loop.call_soon(self._flush) if self._due else None
+        self._flush_at = self._loop.call_soon(self._flush, context=self._context) if self._due else None
         if not due:
             return
         self._calls += 1

@@ -67,7 +67,8 @@ def run(
         piece = far[round(i * step) : round((i + 1) * step)]
         if piece.size:
             guard.played(piece, start_s + i * WINDOW / RATE)
-        left.append(guard.without_echo(heard_pcm[i * WINDOW : (i + 1) * WINDOW], start_s + i * WINDOW / RATE))
+        window = heard_pcm[i * WINDOW : (i + 1) * WINDOW]
+        left.append(guard.without_echo(window, start_s + i * WINDOW / RATE, rms_dbfs(window)))
         own.append(guard.own)
     return np.array(own), np.concatenate(left)
 
@@ -241,3 +242,37 @@ def test_memory_does_not_grow() -> None:
 def test_a_window_of_another_size_is_refused() -> None:
     with pytest.raises(BadAudio, match="512"):
         OwnVoice(RATE).without_echo(np.zeros(480, np.int16), 0.0)
+
+
+def test_a_microphone_that_was_muted_for_seconds_learns_of_an_echo_again() -> None:
+    agent = voice(21, 8.0)
+    heard = echo_of(agent, 0.1, -12.0)
+    heard[: 4 * RATE] = 0.0  # the microphone was muted
+    own, left = run(OwnVoice(RATE), agent, heard)
+    assert not left[: 4 * RATE].any()
+    windows = 4 * RATE // WINDOW
+    late = loud(heard)
+    assert np.mean(own[windows + 12 :][late[windows + 12 :]] >= 0.5) > 0.5
+
+
+def test_a_silent_microphone_costs_no_analysis_and_a_user_after_it_is_heard_at_once() -> None:
+    guard = OwnVoice(RATE)
+    agent, user = voice(22, 6.0), voice(23, 6.0, 210.0)
+    heard = np.where(np.arange(agent.size) < 4 * RATE, 0.0, user)
+    rows: list[int] = []
+    far = guard._far
+    before = far.before
+    far.before = lambda slot: (rows.append(slot), before(slot))[1]  # type: ignore[method-assign]
+    own, _ = run(guard, agent, heard)
+    assert guard.no_echo
+    silent = 4 * RATE // WINDOW
+    assert len(rows) < silent / 2 + (heard.size - 4 * RATE) / WINDOW + 20
+    assert np.mean(own[silent:] >= 0.5) < 0.05
+
+
+def test_audio_that_nobody_asks_about_is_not_kept_for_long() -> None:
+    guard = OwnVoice(RATE)
+    piece = to_pcm(voice(24, 0.5))
+    for i in range(1000):  # minutes of the agent, the microphone's audio has stopped
+        guard.played(piece, 0.5 * i)
+    assert sum(pcm.size for pcm, _ in guard._far._unseen) < 6 * RATE

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from voice.audio import AudioFormat
+from voice.echo import OwnVoice
 from voice.hearing import Ear
 from voice.interfaces import ASR_RATE_HZ, Pcm16
 from voice.noise_floor import LevelStretch, NoiseFloor
@@ -184,3 +185,22 @@ def test_a_failing_detector_changes_nothing() -> None:
     ear, edges = make_ear(ScriptedDetector([math.nan] * 60))
     hear(ear, np.concatenate((speak(1.5), np.zeros(16000, np.int16))))
     assert edges == [] and ear.failures >= 45
+
+
+@pytest.mark.parametrize(
+    ("eager", "probability", "edges_expected"), [(True, 0.9, 1), (True, 0.6, 0), (False, 0.9, 0)]
+)
+def test_over_the_agent_a_single_window_is_an_edge_where_it_is_surely_speech(
+    eager: bool, probability: float, edges_expected: int
+) -> None:
+    ear, edges = make_ear(ScriptedDetector([0.0] * 10 + [probability] + [0.0] * 40))
+    ear.eager = eager
+    hear(ear, np.concatenate((np.zeros(5120, np.int16), speak(0.05), np.zeros(16000, np.int16))))
+    assert len([kind for kind, _ in edges if kind == "began"]) == edges_expected
+
+
+def test_where_an_echo_may_be_a_single_window_is_no_edge() -> None:
+    ear, edges = make_ear(ScriptedDetector([0.0] * 10 + [0.9] + [0.0] * 40))
+    ear.eager, ear.guard = True, OwnVoice(16_000)
+    hear(ear, np.concatenate((np.zeros(5120, np.int16), speak(0.05), np.zeros(16000, np.int16))))
+    assert edges == []
