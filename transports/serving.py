@@ -55,6 +55,9 @@ more of them would keep the event loop from all others for too long."""
 MOST_WAITING_BYTES = 64 * 1024
 """A WebSocket of whose messages more than this wait for the app is not read until it has taken all."""
 
+MESSAGE_BYTES = 256
+"""What a message that waits takes beside its own bytes: empty ones take memory, too."""
+
 MOST_FRAGMENTS = 16_384
 """Frames of one message: at least 1 kB each in one of 16 MiB."""
 
@@ -306,7 +309,7 @@ class GuardedWebSocket(WebSocketsSansIOProtocol, asyncio.BufferedProtocol):
     def send_receive_event_to_app(self) -> None:
         """Stop reading only when much waits: uvicorn stops after each message, which is two system calls each."""
         paused, self.read_paused = self.read_paused, True
-        self._waiting_bytes += sum(map(len, self.frames))
+        self._waiting_bytes += MESSAGE_BYTES + sum(map(len, self.frames))
         super().send_receive_event_to_app()
         self.read_paused = paused
         if not paused and self._waiting_bytes > MOST_WAITING_BYTES:

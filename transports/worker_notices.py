@@ -11,6 +11,9 @@ from transports.shared_secrets import SecretNotes
 from transports.worker_channel import Message
 from transports.worker_port import IN_SERVICE, SILENT_S, Worker
 
+MOST_CLIENTS = 1000
+"""Of those that a worker is told of: a message has a longest length."""
+
 
 class Notices:
     """What passes between workers. Used on the parent's event loop.
@@ -52,7 +55,7 @@ class Notices:
         for worker in self._workers.values():
             total.update(worker.clients)
         for worker in self._workers.values():
-            clients = total - worker.clients
+            clients = Counter(dict((total - worker.clients).most_common(MOST_CLIENTS)))
             if worker.state in (*IN_SERVICE, "retiring") and clients != worker.told:
                 worker.told = clients
                 worker.tell({"do": "others", "clients": clients})

@@ -198,8 +198,11 @@ class Seat:
         match head["do"]:
             case "serve":
                 self._handed += 1
-                assert message.passed is not None
-                self._door.adopt(message.passed, message.data, final=head["final"])
+                if message.passed is None:  # no handle is left here for it: its client sees it closed
+                    self._door.adopted += 1
+                    log.error("a connection was lost: this worker has no file handle left")
+                else:
+                    self._door.adopt(message.passed, message.data, final=head["final"])
             case "retire":
                 self._in_background(self._retire())
             case "stop":

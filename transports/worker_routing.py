@@ -32,7 +32,7 @@ def resume_token(worker: int | None) -> str:
 def request_line(data: bytes) -> bytes | None:
     """The first line of a request that begins with ``data``; ``None`` while it is not there in full."""
     line, newline, _ = data.lstrip(b"\r\n").partition(b"\n")
-    return line if newline or len(line) > MOST_LINE_BYTES else None
+    return line if newline or len(data) > MOST_LINE_BYTES else None
 
 
 def named_worker(line: bytes) -> int | None:

@@ -340,8 +340,10 @@ class Crew:
             case "state":
                 self._progress(worker, head)
             case "pass":
-                assert message.passed is not None
-                self._port.place(message.passed, message.data, final=True, to=head["to"])
+                if message.passed is None:
+                    log.error("a connection was lost: the parent has no file handle left")
+                else:
+                    self._port.place(message.passed, message.data, final=True, to=head["to"])
             case _:
                 self._notices.hear(worker, message)
 

@@ -63,6 +63,8 @@ class Played:
 
     def add(self, pcm: Pcm16, at: float) -> None:
         """What is played next: int16 (n,), its first sample heard at loop time ``at``."""
+        if pcm.size == 0:
+            return
         end = at + pcm.size / self._rate_hz
         self._last_sound = max(self._last_sound, end)
         self._unseen.append((pcm, at))

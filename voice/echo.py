@@ -42,7 +42,7 @@ _ENOUGH = 60
 """Windows of the agent's voice (2 s) without an echo: there is none, until one is heard."""
 _TAIL_S = 0.4
 """Reverberation after the longest delay."""
-_NO_ECHO_TAIL_S = 0.2
+_NO_ECHO_TAIL_S = 0.1
 """Where there is no echo, it is looked for while the agent speaks and so long after it."""
 _SILENT_DBFS = -60.0
 """A microphone that is silent hears neither the agent nor anybody else…"""

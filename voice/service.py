@@ -260,6 +260,8 @@ class Service:
         self.ladder.reset()
         for known in self._engines.values():
             known.watch.restart(loop.time())
+        if self._members:
+            self._arm()
 
 
 def _tell(member: _Member, step: Step) -> None:

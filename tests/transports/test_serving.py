@@ -21,11 +21,47 @@ from websockets.frames import CloseCode
 
 from transports.options import ServerOptions
 from transports.server import app
-from transports.serving import listen, serve
+from transports.serving import MESSAGE_BYTES, MOST_WAITING_BYTES, GuardedWebSocket, listen, serve
 from voice.agent import Agent
 from voice.cli import main
 from voice.errors import BadRequest, EngineFailed, VoiceError
 from voice.interfaces import Stages
+
+# ---------------------------------------------------------------- a WebSocket's messages
+
+
+class _Line:
+    """Stands in for a connection whose peer sends without end."""
+
+    reading = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+@pytest.mark.parametrize("message", [b"", b"x" * 1000, b"x" * 1_000_000])
+def test_a_peer_is_not_read_while_much_of_it_waits_even_if_its_messages_are_empty(message: bytes) -> None:
+    async def work() -> None:
+        websocket = GuardedWebSocket.__new__(GuardedWebSocket)
+        websocket.transport = line = _Line()  # type: ignore[assignment]
+        websocket.queue, websocket.read_paused, websocket.close_sent = asyncio.Queue(), False, False
+        websocket.curr_msg_data_type, websocket._waiting_bytes = "text", 0
+        sent = 0
+        while line.reading:
+            websocket.frames = [message]
+            websocket.send_receive_event_to_app()
+            sent += 1
+        assert (sent - 1) * (len(message) + MESSAGE_BYTES) <= MOST_WAITING_BYTES
+        for _ in range(sent):
+            assert not line.reading
+            await websocket.receive()
+        assert line.reading
+
+    asyncio.run(work())
+
 
 # ---------------------------------------------------------------- the end
 

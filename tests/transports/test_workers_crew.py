@@ -218,6 +218,7 @@ def test_a_first_line_is_known_when_it_is_there_in_full_or_too_long() -> None:
     assert request_line(b"\r\nGET / HTTP/1.1\r\nHost") == b"GET / HTTP/1.1\r"
     assert request_line(b"x" * 8192) is None
     assert request_line(b"x" * 8193) is not None
+    assert request_line(b"\r\n" * 5000) is not None  # no request begins so
 
 
 def test_metrics_of_workers_are_told_apart_and_kept_together() -> None:
