@@ -288,15 +288,15 @@ class Caller:
     def _on_text(self, data: bytes, at_s: float) -> None:
         """An event. Audio, nearly all of them, is not parsed as JSON."""
         head = data[:_HEAD_BYTES]
-        if _DELTA in head or _BETA_DELTA in head:
-            response, audio = _RESPONSE_ID.search(data), _AUDIO.search(data)
-            if response is not None and audio is not None:
-                self._hear(at_s, response[1].decode(), audio[1])
-                return
         try:
+            if _DELTA in head or _BETA_DELTA in head:
+                response, audio = _RESPONSE_ID.search(data), _AUDIO.search(data)
+                if response is not None and audio is not None:
+                    self._hear(at_s, response[1].decode(), audio[1])
+                    return
             event = json.loads(data)
             self._on_event(event["type"], event, at_s)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             self.tally.error(f"an event that the protocol does not have: {type(error).__name__} {error}")
 
     def _on_event(self, kind: str, event: Mapping[str, Any], at_s: float) -> None:

@@ -23,11 +23,14 @@ from loadtest.chaos_callers import LIMITS, SPEECH, ChaosCaller, Violation
 from loadtest.chaos_stages import ChaosModel, ChaosRecogniser, chaos_stages, chaos_tools
 from loadtest.chaos_trouble import Trouble
 from voice.agent import Agent
+from voice.errors import BadRequest
 from voice.scope import Scope
 from voice.testing import ScriptedDetector, VirtualExecutor, VirtualTimeError, run_virtual
 
 CALLERS = 6
 ACT_S = 90.0
+_IDLE_ROUNDS = 100
+"""So many without a turn, one after another: there will be none."""
 _CLOSE_S = 25.0
 """The longest call that a hung engine makes ends within this."""
 
@@ -196,21 +199,27 @@ def run(turns: int, seed: str, processes: int = 1, options: Options | None = Non
         seed: A number, from which the rounds' seeds follow; or a round's own (``N:M``), which is played alone.
         processes: Side by side.
         options: Of all rounds.
+
+    Raises:
+        BadRequest: Rounds like these have no turns.
     """
     options = options or Options()
     if ":" in seed:
         only = play(seed, options)
         _show(only, 100)
         return not only.failed
-    began, had, shown, failed, happened = time.monotonic(), 0, 0, 0, Counter[str]()
+    began, had, shown, failed, idle, happened = time.monotonic(), 0, 0, 0, 0, Counter[str]()
     for done in _rounds(turns, seed, processes, options):
         had += done.turns
+        idle = 0 if done.turns else idle + 1
         happened += done.happened
         failed += bool(done.failed)
         if done.failed and shown < 5:
             shown += 1
             _show(done, 30)
         print(f"\r  {had} turns, {failed} rounds failed", end="", flush=True)
+        if idle >= _IDLE_ROUNDS:
+            raise BadRequest(f"{idle} rounds had no turn: make them longer, or the rate lower")
     seconds = time.monotonic() - began
     print(
         f"\r{had} turns in {seconds:.0f} s, {sum(happened.values())} faults at {len(happened)} places and kinds"

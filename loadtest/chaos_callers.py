@@ -105,11 +105,11 @@ class ChaosLine:
 
     def clear_audio(self) -> None:
         """See :class:`~voice.interfaces.Transport`."""
+        self._clears += 1  # what is on its way to a client that is gone is not heard either
         if self._trouble.strikes():
             self._trouble.note("line", "clear")
             self.clear_failed = True
             raise ConnectionResetError("the client is gone")
-        self._clears += 1
         self.full_until = 0.0
 
     def pull(self, session: Session) -> None:
@@ -320,11 +320,14 @@ class ChaosCaller:
         if event.response_id != self._live:
             self._fail(f"{event.response_id} ends while {self._live} is live")
         self._cut.update(dict.fromkeys(self._codes, event.response_id))
+        heard_any = (
+            self._live is not None and event.heard_s > 0.0
+        )  # else what the client has is of the one before
         self._live, self._codes = None, set()
         if not _is_part(event.heard, event.generated):
             self._fail(f"heard {event.heard!r} of {event.generated!r}")
         unheard_s = self.line.full_until - now
-        if event.status != "completed" and unheard_s > 0 and not self.line.clear_failed:
+        if event.status != "completed" and heard_any and unheard_s > 0 and not self.line.clear_failed:
             self._fail(f"{event.response_id} was cut, and the client still has {unheard_s:.2f} s of it")
 
     def _owner_acts(self, event: SessionEvent) -> None:

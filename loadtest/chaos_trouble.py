@@ -6,7 +6,9 @@ import asyncio
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import get_args
 
+from voice import events
 from voice.errors import EngineFailed, Overloaded
 
 FAULTS = (
@@ -14,6 +16,13 @@ FAULTS = (
     *("hang", "slow", "slow", "cancelled", "cancels itself", "stubborn"),
 )
 """What may happen at an await; some more often than others."""
+KINDS = (
+    *dict.fromkeys(FAULTS),
+    *("outages", "bugs of the turn model", "no probability"),
+    *("line stall", "line reset", "line bug", "line cancelled"),
+    *(f"owner at {event.__name__}" for event in get_args(events.SessionEvent)),
+)
+"""All that :meth:`Trouble.wants` is asked for: what can be left out."""
 
 
 class Trouble:
@@ -82,7 +91,7 @@ class Trouble:
             if how == "hangs":
                 await asyncio.Event().wait()
             raise EngineFailed(f"the {engine} is down")
-        if self.strikes():
+        if self._kinds and self.strikes():
             kind = self.chance.choice(self._kinds)
             self.note(place, kind)
             await self._strike(kind, place)

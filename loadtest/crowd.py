@@ -183,15 +183,21 @@ class Crowd:
     def _sample(self) -> ServerSample | None:
         if self._server is not None:
             return self._server.latest
-        return None if self._pid is None else process_sample(self._pid)
+        return None if self._pid is None else _seen(self._pid)
 
     def _used(self, now_s: float) -> _Used:
         pid = self._server.pid if self._server is not None else self._pid
-        try:
-            server_s = None if pid is None else process_sample(pid).cpu_s
-        except BadRequest:  # it has ended
-            server_s = None
+        seen = None if pid is None else _seen(pid)
+        server_s = None if seen is None else seen.cpu_s
         return _Used(now_s, time.process_time(), server_s, machine_cpu_s())
+
+
+def _seen(pid: int) -> ServerSample | None:
+    """What that process uses; ``None``: it has ended."""
+    try:
+        return process_sample(pid)
+    except BadRequest:
+        return None
 
 
 class _Used(NamedTuple):

@@ -18,6 +18,7 @@ from loadtest.run import FULL, scenario_of, used
 from loadtest.scenario import Interject, Scenario, Spread
 from loadtest.server_metrics import stage_loads
 from loadtest.stub_server import EVENT_LOOP
+from voice.errors import BadRequest
 
 INTERRUPTING = Scenario(name="interrupting", think=Spread(0.2, 0.5), barge_in=Interject(1.0, 2.0, 4.0))
 """Many turns in little time: the latency of a load is known sooner."""
@@ -69,7 +70,13 @@ class Level:
 
 
 async def run(args: argparse.Namespace) -> bool:
-    """Find it and print it; whether the first load was held."""
+    """Find it and print it; whether the first load was held.
+
+    Raises:
+        BadRequest: The first load is above the last.
+    """
+    if args.least > args.most:
+        raise BadRequest(f"--from {args.least} is more than --to {args.most}")
     scenario = scenario_of(args, INTERRUPTING)
     progress = Progress()
     async with opened(args, scenario) as target:

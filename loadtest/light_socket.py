@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidStatus, InvalidURI
+from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
 from websockets.protocol import SEND_EOF
@@ -52,7 +52,11 @@ def endpoint(url: str, model: str = "voice") -> str:
     Raises:
         BadRequest: Not an address.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # read, a port that is none is an error
+    except ValueError as error:
+        raise BadRequest(f"{url!r} is not the address of a server: {error}") from None
     scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
     if scheme not in ("ws", "wss") or not parts.hostname:
         raise BadRequest(f"{url!r} is not the address of a server, such as ws://127.0.0.1:8080/v1/realtime")
@@ -195,9 +199,14 @@ class LightSocket(asyncio.BufferedProtocol):
                 self._frame(event, at_s)
         self._flush()
         if self._protocol.parser_exc is not None:
-            self._over(f"what came is no WebSocket: {self._protocol.parser_exc}")
-            assert self._transport is not None
-            self._transport.abort()
+            self._give_up(f"what came is no WebSocket: {self._protocol.parser_exc}")
+        elif self._protocol.handshake_exc is not None and not self.opened.done():
+            self._give_up(f"what came is no HTTP: {self._protocol.handshake_exc}")
+
+    def _give_up(self, why: str) -> None:
+        self._over(why)
+        assert self._transport is not None
+        self._transport.abort()
 
     def _greeted(self) -> None:
         error = self._protocol.handshake_exc
@@ -268,6 +277,9 @@ async def dial(url: str, token: str | None, on_text: OnText) -> LightSocket:
         if status == 503:
             raise Overloaded(f"the server is full: {said}", RETRY_S) from error
         raise BadRequest(f"the server refused the connection with status {status}: {said}") from error
+    except InvalidHandshake as error:
+        socket.hang_up(rudely=True)
+        raise EngineFailed(f"no WebSocket server answers at {url}: {error}") from error
     except TimeoutError as error:
         socket.hang_up(rudely=True)
         raise EngineFailed(f"{url} does not answer within {OPEN_S:.0f} s") from error

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadtest.option_types import above_zero, new_file, whole, zero_or_more
+
 if TYPE_CHECKING:
     from loadtest.scenario import Scenario
     from loadtest.setting import Setting
@@ -60,36 +62,38 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     _add_target(run)
     _add_common(run)
-    run.add_argument("--sessions", type=_whole, default=20, metavar="N", help="callers at once; default 20")
+    run.add_argument("--sessions", type=whole, default=20, metavar="N", help="callers at once; default 20")
     run.add_argument(
-        "--seconds", type=_seconds, default=60.0, metavar="S", help="after all have come; default 60"
+        "--seconds", type=above_zero, default=60.0, metavar="S", help="after all have come; default 60"
     )
     run.add_argument("--json", action="store_true", help="print the results as JSON")
     knee = commands.add_parser("knee", help="raise the load until the service level breaks")
     _add_target(knee)
     _add_common(knee)
     knee.add_argument(
-        "--from", type=_whole, default=4, metavar="N", dest="least", help="begin with; default 4"
+        "--from", type=whole, default=4, metavar="N", dest="least", help="begin with; default 4"
     )
     knee.add_argument(
-        "--to", type=_whole, default=1024, metavar="N", dest="most", help="at most; default 1024"
-    )
-    knee.add_argument("--seconds", type=_seconds, default=30.0, metavar="S", help="of each step; default 30")
-    knee.add_argument("--p95-ms", type=_seconds, default=None, metavar="MS", help=P95_HELP)
-    knee.add_argument(
-        "--gaps", type=_seconds, default=1.0, metavar="PERCENT", help="answers with gaps; default 1"
+        "--to", type=whole, default=1024, metavar="N", dest="most", help="at most; default 1024"
     )
     knee.add_argument(
-        "--errors", type=_seconds, default=1.0, metavar="PERCENT", help="turns that fail; default 1"
+        "--seconds", type=above_zero, default=30.0, metavar="S", help="of each step; default 30"
+    )
+    knee.add_argument("--p95-ms", type=above_zero, default=None, metavar="MS", help=P95_HELP)
+    knee.add_argument(
+        "--gaps", type=above_zero, default=1.0, metavar="PERCENT", help="answers with gaps; default 1"
+    )
+    knee.add_argument(
+        "--errors", type=above_zero, default=1.0, metavar="PERCENT", help="turns that fail; default 1"
     )
     knee.add_argument("--json", action="store_true", help="print the results as JSON")
     soak = commands.add_parser("soak", help="a long run: memory, tasks, handles, drift of the latency")
     _add_common(soak)
     _add_own(soak)
-    soak.add_argument("--minutes", type=_seconds, default=60.0, metavar="M", help="default 60")
-    soak.add_argument("--sessions", type=_whole, default=20, metavar="N", help="callers at once; default 20")
+    soak.add_argument("--minutes", type=above_zero, default=60.0, metavar="M", help="default 60")
+    soak.add_argument("--sessions", type=whole, default=20, metavar="N", help="callers at once; default 20")
     soak.add_argument(
-        "--json", type=Path, metavar="FILE", help="write the results there, also while it goes on"
+        "--json", type=new_file, metavar="FILE", help="write the results there, also while it goes on"
     )
 
 
@@ -104,13 +108,13 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--token", metavar="KEY", help="the server's key")
     parser.add_argument(
-        "--pid", type=_whole, help="process of the server, if it runs here: its CPU and memory are read"
+        "--pid", type=whole, help="process of the server, if it runs here: its CPU and memory are read"
     )
     parser.add_argument(
         "--stub-tones", action="store_true", help="the server at the URL speaks in the stubs' tones"
     )
     parser.add_argument(
-        "--ideal-ms", type=_seconds, metavar="MS", help="what its engines take: the overhead is told"
+        "--ideal-ms", type=above_zero, metavar="MS", help="what its engines take: the overhead is told"
     )
     _add_own(parser)
 
@@ -118,7 +122,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 def _add_own(parser: argparse.ArgumentParser) -> None:
     own = parser.add_argument_group("our own server")
     own.add_argument("--speculate", action="store_true", help="answers begin before the turn is certain")
-    own.add_argument("--max-sessions", type=_whole, default=100_000, metavar="N", help="it refuses more")
+    own.add_argument("--max-sessions", type=whole, default=100_000, metavar="N", help="it refuses more")
     own.add_argument("--no-admission", action="store_true", help="it refuses nobody for its load")
     own.add_argument("--detector", choices=("silero", "loud"), default="silero", help="loud: without a model")
 
@@ -129,10 +133,10 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--speech", type=Path, action="append", metavar="FILE", help="what they say, WAV; repeatable"
     )
     parser.add_argument(
-        "--ramp", type=_zero_or_more, metavar="S", help="callers come within; default the scenario's"
+        "--ramp", type=zero_or_more, metavar="S", help="callers come within; default the scenario's"
     )
     parser.add_argument("--seed", type=int, help="of all that callers draw")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots")
+    parser.add_argument("--html", type=new_file, metavar="FILE", help="write a report with plots")
 
 
 @asynccontextmanager
@@ -140,48 +144,30 @@ async def opened(args: argparse.Namespace, scenario: Scenario) -> AsyncIterator[
     """The server that is meant, started if it is our own, and its callers' speech.
 
     Raises:
-        BadRequest: A file can't be used.
+        BadRequest: A file can't be used, the URL is no address, or there is no process to be watched.
         EngineFailed: Our own server did not start.
     """
     from loadtest.light_socket import endpoint
     from loadtest.pacer import Pacer
     from loadtest.setting import Setting
-    from loadtest.stub_server import StubOptions, running
+    from loadtest.stub_server import StubOptions, process_sample, running
     from loadtest.utterances import make_lines
     from voice.running import settle
 
+    url = getattr(args, "url", None)
+    address = None if url is None else endpoint(url)
+    if getattr(args, "pid", None) is not None:
+        process_sample(args.pid)  # it must be there, at least at the start
     seed = random.SystemRandom().randrange(2**31) if args.seed is None else args.seed
     folder = Path() if args.scenario is None else args.scenario.parent
     lines = await make_lines(scenario, folder, args.speech or ())
     pacer = Pacer(scenario.frame_ms / 1000)
     settle()  # a garbage collection here would be a delay that callers blame on the server
-    url = getattr(args, "url", None)
-    if url is not None:
-        setting = Setting(endpoint(url), args.token, scenario, lines, args.stub_tones, pacer)
+    if address is not None:
+        setting = Setting(address, args.token, scenario, lines, args.stub_tones, pacer)
         yield Target(setting, None, args.pid, args.ideal_ms and args.ideal_ms / 1000, seed)
         return
     options = StubOptions(args.max_sessions, not args.no_admission, args.speculate, args.detector)
     async with running(options) as server:
         setting = Setting(server.url, None, scenario, lines, True, pacer)
         yield Target(setting, server, None, server.ideal_s, seed)
-
-
-def _whole(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e7:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
-
-
-def _zero_or_more(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1e7:
-        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
-    return value

@@ -37,11 +37,13 @@ async def run(args: argparse.Namespace) -> bool:
         crowd = Crowd(target.setting, target.seed, server=target.server, pid=target.pid)
         crowd.on_moment = lambda moment: progress.show(moment.at_s, line(moment, args.sessions, length_s))
         async with crowd:
-            await crowd.resize(args.sessions, scenario.ramp_s)
-            await asyncio.sleep(args.seconds)
-            result = result_of(target, crowd, args.sessions, scenario.ramp_s)
-    progress.end()
-    print(json.dumps(result, indent=1) if args.json else "\n".join(lines_of(result)))
+            try:
+                await crowd.resize(args.sessions, scenario.ramp_s)
+                await asyncio.sleep(args.seconds)
+            finally:  # when it is stopped, what was heard so far is told, too
+                result = result_of(target, crowd, args.sessions, scenario.ramp_s)
+                progress.end()
+                print(json.dumps(result, indent=1) if args.json else "\n".join(lines_of(result)), flush=True)
     if args.html is not None:
         from loadtest import report
 

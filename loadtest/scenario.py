@@ -15,6 +15,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from voice.errors import BadRequest
 
+_MOST = 10**12
+"""Of any number: longer ones can't always be printed, nor reckoned with."""
 TEXTS = (
     "I would really like to hear more about the weather tomorrow.",
     "Can you tell me how long the shop is open today?",
@@ -208,6 +210,10 @@ class Scenario:
         _check(self.frame_ms in (10, 20, 40, 50, 100), "frame_ms must be 10, 20, 40, 50 or 100")
         _check(0 < self.answer_s <= 600, "answer_s must be above 0, at most 600")
         _check(self.listen_s is None or self.listen_s > 0, "listen_s must be above 0")
+        try:
+            json.dumps(self.session, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise BadRequest(f"session can't be sent as JSON: {error}") from None
 
     def as_dict(self) -> dict[str, Any]:
         """As it would stand in a file."""
@@ -227,10 +233,14 @@ def load(path: Path) -> Scenario:
         raise BadRequest(f"the scenario {path} can't be read: {error}") from None
     except ValueError as error:
         raise BadRequest(f"the scenario {path} is not valid {path.suffix[1:] or 'TOML'}: {error}") from None
+    except RecursionError:
+        raise BadRequest(f"the scenario {path} is nested too deeply") from None
     try:
         scenario = read(given)
     except BadRequest as error:
         raise BadRequest(f"the scenario {path}: {error}") from None
+    except (RecursionError, ValueError) as error:  # while the fault was told, with what is wrong
+        raise BadRequest(f"the scenario {path} holds something of the wrong kind: {error}") from None
     for name in (*scenario.speak.files, *scenario.speak.nod_files):
         if not (path.parent / name).is_file():
             raise BadRequest(f"the scenario {path}: there is no file {path.parent / name}")
@@ -252,8 +262,8 @@ T = TypeVar("T")
 
 
 def _table(kind: type[T], given: object, where: str) -> T:
-    _check(isinstance(given, dict), f"{where or 'a scenario'} must be a table, not {given!r}")
-    assert isinstance(given, dict)
+    if not isinstance(given, dict):
+        raise BadRequest(f"{where or 'a scenario'} must be a table, not {given!r}")
     known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
     hints = get_type_hints(kind)
     for key in given:
@@ -292,6 +302,7 @@ def _value(kind: Any, given: object, where: str) -> Any:
         return given
     if given is None and type(None) in get_args(kind):
         return None
+    _check(not isinstance(given, int) or abs(given) < _MOST, f"{where} must be below {_MOST}")
     number = isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
     _check(number, f"{where} must be a number, not {given!r}")
     _check(kind is not int or isinstance(given, int), f"{where} must be a whole number, not {given!r}")

@@ -93,15 +93,19 @@ async def run(args: argparse.Namespace) -> bool:
             f"soak: {args.sessions} sessions, {args.minutes:g} minutes, seed {target.seed}; {machine_load()}"
         )
         result = await _soak(target, args.sessions, args.minutes * 60.0, args.json, progress)
-    for check in result["checks"]:
-        mark = {True: "pass", False: "FAIL", None: "  - "}[check["held"]]
-        print(f"{mark}  {check['what']}: {check['found']}")
+    _tell(result)
     if args.html is not None:
         from loadtest import report
 
         args.html.write_text(report.soak_page(result), encoding="utf-8")
         print(f"report: {args.html}")
     return all(check["held"] is not False for check in result["checks"])
+
+
+def _tell(result: dict[str, Any]) -> None:
+    for check in result["checks"]:
+        mark = {True: "pass", False: "FAIL", None: "  - "}[check["held"]]
+        print(f"{mark}  {check['what']}: {check['found']}", flush=True)
 
 
 def everyday() -> Scenario:
@@ -129,12 +133,20 @@ async def _soak(
             _write(file, _result(target, sessions, length_s, rows, crowd.tally, before, None))
 
     crowd.on_moment = seen
-    async with crowd:
-        await crowd.resize(sessions, target.setting.scenario.ramp_s)
-        left_s = length_s - target.setting.scenario.ramp_s
-        await asyncio.sleep(max(0.0, left_s))
-    progress.end()
-    after = await _emptied(target)
+    try:
+        async with crowd:
+            await crowd.resize(sessions, target.setting.scenario.ramp_s)
+            left_s = length_s - target.setting.scenario.ramp_s
+            await asyncio.sleep(max(0.0, left_s))
+        progress.end()
+        after = await _emptied(target)
+    except asyncio.CancelledError:  # stopped: what was seen so far is told
+        progress.end()
+        stopped = _result(target, sessions, rows[-1].at_s if rows else 0.0, rows, crowd.tally, before, None)
+        if file is not None:
+            _write(file, stopped)
+        _tell(stopped)
+        raise
     result = _result(target, sessions, length_s, rows, crowd.tally, before, after)
     if file is not None:
         _write(file, result)

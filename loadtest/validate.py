@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadtest.drawn_stages import NOD, answer_length, sentence
+from loadtest.own_thread import in_own_thread
 from loadtest.profile import blank
 from loadtest.profile_recording import record
 from loadtest.simulate import Load, Outcome, begin, simulate
@@ -280,7 +281,7 @@ async def compare(times: Times, turns: int, seed: int, tell: Callable[[str], Non
         )
         return simulate(profile, load)
 
-    few = await asyncio.to_thread(simulated, 4, 30.0)
+    few = await in_own_thread(simulated, 4, 30.0)
     places = {name: engine.places for name, engine in profile.engines.items()}
     limit_s = few.percentile_s(95) + _PAST_BASE_S
     ideal = min(few.knee(places, 4).values())
@@ -288,7 +289,7 @@ async def compare(times: Times, turns: int, seed: int, tell: Callable[[str], Non
     points: list[Point] = []
     for sessions in ladder:
         seconds = turns * few.cycle_s / min(sessions, ideal)
-        there = await asyncio.to_thread(simulated, sessions, seconds)
+        there = await in_own_thread(simulated, sessions, seconds)
         measured = await measure(times, sessions, seconds, seed)
         p95_s = float(np.percentile(measured, 95))
         points.append(Point(sessions, len(measured), p95_s, there.percentile_s(95)))

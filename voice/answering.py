@@ -252,7 +252,7 @@ class Answering:
         now = self._now()
         left_s = self.playout.ahead_s(now)
         unheard = left_s > 0 and now < since + self._parts.limits.playout_s
-        if self.playout.held or unheard or not response.made:
+        if self.playout.held or self.playout.sending or unheard or not response.made:
             wait_s = max(0.02, min(left_s, 0.5))
             asyncio.get_running_loop().call_later(wait_s, self._finish, track, since)
             return

@@ -235,6 +235,7 @@ class Playout:
     Attributes:
         on_played: Called with what leaves and the loop time at which the ear has its first sample.
         on_silenced: Called when what the ear was to have from a loop time on was dropped.
+        sending: What was read last is not with the transport yet (pushed audio).
         on_more: Called when there may be something to read, for transports that pull.
     """
 
@@ -249,7 +250,7 @@ class Playout:
         self.on_more: Callable[[], None] | None = None
         self.capabilities = capabilities
         self.rate_hz = capabilities.sample_rate
-        self.held = False
+        self.held = self.sending = False
         self._ramp = int(_RAMP_S * self.rate_hz)
         self._fading = self._rising = False
         self.wake = asyncio.Event()  # something may be readable now; the session's sender waits for it

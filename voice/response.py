@@ -265,8 +265,14 @@ class Response:
             await self._speaker.flush()
 
     def _late(self) -> None:
-        """Nothing to hear for ``first_audio_s``: bridge the gap, unless words are with the synthesiser already."""
+        """Nothing to hear for ``first_audio_s``: bridge the gap, unless words are with the synthesiser already.
+
+        Words that are written are spoken: a filler would come before them, and stand behind them in the history.
+        """
         if self.track.made == 0 and not self._speaker.busy and not self.written and not self.scope.cancelled:
+            if self.generated.strip():
+                self._speaker.release()
+                return
             self._note(self.parts.speech.filler + " ")
             if not self.scope.cancelled:  # by the owner, when it was told
                 self._speaker.say_now(self.parts.speech.filler + " ")

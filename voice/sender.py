@@ -37,6 +37,7 @@ async def send_audio(session: Session) -> None:
         early_s = playout.ahead_s(loop.time()) + chunk_s - limit_s
         pcm = playout.read(int(chunk_s * playout.rate_hz)) if track is not None and early_s <= 1e-6 else None
         if pcm is not None and pcm.size and track is not None:
+            playout.sending = True
             try:
                 async with asyncio.timeout(session.agent.limits.send_stall_s):
                     await transport.send_audio(pcm, track.response_id)
@@ -54,6 +55,8 @@ async def send_audio(session: Session) -> None:
             except Exception:  # libraries have their own words for "gone"
                 log.warning("%s: sending failed; closing it", session.session_id, exc_info=True)
                 session.hang_up("disconnected")
+            finally:
+                playout.sending = False
             continue
         wait_s = max(early_s, _LEAST_WAIT_S) if pcm is None and track is not None and early_s > 0 else None
         try:

@@ -336,6 +336,28 @@ def test_what_slow_readers_hear_is_not_noted_and_the_network_is_between() -> Non
     assert server.calls[0].sips is not None and server.calls[0].link is not None
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        '{"type": "session.created", "session": null}',
+        "[" * 100_000,
+        '{"type": "response.audio.delta", "response_id": "r", "delta": "A"}',
+        '{"type": "error", "error": "no"}',
+    ],
+)
+def test_an_event_that_makes_no_sense_is_an_error_and_the_caller_goes_on(event: str) -> None:
+    server = Server()
+
+    async def dial(url: str, token: str | None, on_text: OnText) -> Call:
+        call = await Server.dial(server, url, token, on_text)
+        on_text(event.encode(), 0.0)
+        return call
+
+    server.dial = dial  # type: ignore[method-assign]
+    tally = hold(server, seconds=5.0)
+    assert tally.turns and any("that the protocol does not have" in error for error in tally.errors)
+
+
 # ---------------------------------------------------------------- small parts
 
 

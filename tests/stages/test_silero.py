@@ -272,7 +272,7 @@ def test_silence_that_is_left_out_moves_onsets_by_little_and_not_later() -> None
         "Stop it please.",
     )
     parts: list[Pcm16] = []
-    for number in range(12):
+    for number in range(8):
         level = (0, 4, 8, 16)[number % 4]
         parts.append(rng.integers(-level, level + 1, int(rng.uniform(16_000, 96_000))).astype(np.int16))
         parts.append((said(texts[number % 3]) * rng.uniform(0.1, 1.0)).astype(np.int16))
