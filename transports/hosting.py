@@ -18,6 +18,7 @@ from voice.agent import Agent
 from voice.errors import Overloaded
 from voice.events import SessionEvent
 from voice.executor import Executor, ThreadExecutor
+from voice.running import settled, sweep
 from voice.scope import Reason, Scope
 from voice.service import Service
 from voice.session import Session
@@ -35,6 +36,10 @@ DRAIN_TICK_S = 0.05
 
 END_S = 5.0
 """How long an adapter may take to end its conversation before the session is hung up under it."""
+
+SWEEP_AFTER, SWEEP_S = 8, 2.0
+"""After so many conversations have ended, or half of those that go on, what they left is freed, so much later: by then
+their tasks have unwound."""
 
 TOOL_THREADS = 32
 """Blocking tools of all sessions that run at once. Threads are only made when they are needed."""
@@ -169,6 +174,8 @@ class Host:
         self._slots: dict[str, Slot] = {}
         self._by_client: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
+        self._ended = 0  # since the last sweep
+        self._sweep: asyncio.TimerHandle | None = None
         self._due_at = 0.0
         self._empty = asyncio.Event()
         self._door: Door | None = None
@@ -302,6 +309,9 @@ class Host:
             self._timer.cancel()
             self._timer = None
         self.watchdog.stop()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
         if self._scope is not None:
             self._scope.cancel(Reason.CLOSED)
         self.executor.close()
@@ -317,12 +327,20 @@ class Host:
         self._by_client[slot.client] -= 1
         if self._by_client[slot.client] <= 0:
             del self._by_client[slot.client]
+        self._ended += 1
+        enough = self._ended >= max(SWEEP_AFTER, len(self._slots) // 2)
+        if enough and self._sweep is None and settled():
+            self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._swept)
         if not self._slots:
             self._empty.set()
             self.watchdog.stop()
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
+
+    def _swept(self) -> None:
+        self._ended, self._sweep = 0, None
+        sweep()
 
     def _arm(self) -> None:
         loop = asyncio.get_running_loop()

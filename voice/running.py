@@ -1,4 +1,4 @@
-"""What a process does once when its engines are loaded, before it takes conversations."""
+"""What a process does about garbage: once its engines are loaded, and when conversations have ended."""
 
 from __future__ import annotations
 
@@ -19,3 +19,19 @@ def settle() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
+
+
+def settled() -> bool:
+    """Whether :func:`settle` was called: what a collection looks at is then the conversations' own."""
+    return gc.get_freeze_count() > 0
+
+
+def sweep() -> None:
+    """Free what ended conversations left behind.
+
+    Their parts refer to each other and wait for a full collection, which by itself would come after hours. Call it when
+    as many have ended as half of those that go on: it takes about 0.3 ms for each of these. Does nothing in a process
+    that was not settled, where all that was ever loaded would be looked at.
+    """
+    if settled():
+        gc.collect()
