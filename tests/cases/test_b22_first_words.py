@@ -73,7 +73,14 @@ def test_at_least_nineteen_of_twenty_first_words_are_right(
 
     said = asyncio.run(main())
     print(said)
-    assert len(said) == len(files)
-    pairs = list(zip(SENTENCES, said, strict=True))
-    right = sum(normalise(meant)[0] == (normalise(heard) or [""])[0] for meant, heard in pairs)
-    assert right >= 19, pairs
+    assert len(said) >= len(files)
+    right, at = 0, 0
+    for meant in SENTENCES:
+        found = [i for i in range(at, min(at + 2, len(said))) if first_word(said[i]) == first_word(meant)]
+        right += bool(found)
+        at = (found[0] if found else at) + 1  # a greeting with a comma may be a turn of its own
+    assert right >= 19, said
+
+
+def first_word(text: str) -> str:
+    return (normalise(text) or [""])[0]

@@ -36,6 +36,7 @@ class Caller:
         self.microphone = Microphone(self._append)
         self.audio: dict[str, int] = {}
         """Response → milliseconds of sound received."""
+        self._plays_until = 0.0  # loop time at which a loudspeaker would have played it all
 
     async def _append(self, pcm: bytes) -> None:
         await self.connection.input_audio_buffer.append(audio=base64.b64encode(pcm).decode())
@@ -48,6 +49,10 @@ class Caller:
             if event.type == "response.output_audio.delta":
                 length_ms = len(base64.b64decode(event.delta)) * 1000 // (2 * contract.RATE_HZ)
                 self.audio[event.response_id] = self.audio.get(event.response_id, 0) + length_ms
+                now = asyncio.get_running_loop().time()
+                self._plays_until = max(self._plays_until, now) + length_ms / 1000
+            elif event.type == "input_audio_buffer.speech_started":
+                self._plays_until = 0.0  # what is left is dropped
             self.stage.took(json.loads(raw))
 
     async def update(self, **session: Any) -> None:
@@ -58,11 +63,12 @@ class Caller:
         await self.stage.until_events("session.updated", number)
 
     async def reply(self, number: int, text: str) -> dict[str, Any]:
-        """Wait for the answer number ``number`` to be over, and check its text; returns the response."""
+        """Listen to the answer number ``number`` to its end, and check its text; returns the response."""
         done = await self.stage.until_events("response.done", number)
         said = " ".join(_texts(done["response"]))
         check(said == text, f"the agent said {said!r}, expected {text!r}")
         response: dict[str, Any] = done["response"]
+        await asyncio.sleep(max(0.0, self._plays_until - asyncio.get_running_loop().time()) + 0.3)
         return response
 
     @property

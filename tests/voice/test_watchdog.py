@@ -68,7 +68,11 @@ def test_a_tool_that_blocks_the_loop_is_named_once_with_its_file_and_how_long(
         model = ScriptedModel([[ToolCall("", "look_up", "{}")], "Done."], first_token_s=0.0)
         async with Watchdog() as dog, talk(make_agent(model, tools=[look_up]), PushClient()) as it:
             it.session.send_text("Look it up.")
-            return await noticed(dog)
+            blocked = await noticed(dog)
+            async with asyncio.timeout(20):
+                while not caplog.records:  # noqa: ASYNC110 - the thread counts first, then logs
+                    await asyncio.sleep(0.01)
+            return blocked
 
     with caplog.at_level(logging.WARNING, "voice.watchdog"):
         blocked = asyncio.run(main())
