@@ -42,7 +42,12 @@ BLOCK_S = 0.01
 """Length of the blocks in which levels are judged."""
 
 _WIDTHS: dict[str, int] = {"pcm16": 2, "pcmu": 1, "pcma": 1, "float32": 4}
-_ARRAYS = {"pcm16": ["int16"], "pcmu": ["uint8"], "pcma": ["uint8"], "float32": ["float32", "float64"]}
+_ARRAYS: dict[str, list[np.dtype[Any]]] = {
+    "pcm16": [np.dtype("int16")],
+    "pcmu": [np.dtype("uint8")],
+    "pcma": [np.dtype("uint8")],
+    "float32": [np.dtype("float32"), np.dtype("float64")],
+}
 _EMPTY: Pcm16 = np.zeros(0, np.int16)
 
 
@@ -157,7 +162,6 @@ class Decoder:
         self._frames = _Frames(format.frame_bytes)
         self._resampler = Resampler(format.rate_hz, rate_hz)
         self._live = np.zeros(format.channels, np.bool_)
-        self._plain = format.encoding == "pcm16" and format.channels == 1
 
     @property
     def dropped_bytes(self) -> int:
@@ -177,12 +181,6 @@ class Decoder:
             BadAudio: NaN or infinite samples; an array of the wrong type or shape. The piece is lost, the
                 stream goes on.
         """
-        if self._plain:  # what nearly everybody sends, many times a second
-            if isinstance(data, np.ndarray):
-                if data.dtype == np.int16 and data.ndim == 1:
-                    return self._resampler.process(data.view(np.int16))
-            else:
-                return self._resampler.process(np.frombuffer(self._frames.push(data), "<i2"))
         samples = self._from_array(data) if isinstance(data, np.ndarray) else self._from_bytes(data)
         if self.format.channels == 1:
             return self._resampler.process(_to_int16(samples[:, 0]))
@@ -207,8 +205,10 @@ class Decoder:
 
     def _from_array(self, data: npt.NDArray[Any]) -> Samples:
         encoding, channels = self.format.encoding, self.format.channels
-        if str(data.dtype) not in _ARRAYS[encoding]:
-            raise BadAudio(f"{encoding} samples must be {' or '.join(_ARRAYS[encoding])}, not {data.dtype}")
+        if data.dtype not in _ARRAYS[encoding]:
+            raise BadAudio(
+                f"{encoding} samples must be {' or '.join(map(str, _ARRAYS[encoding]))}, not {data.dtype}"
+            )
         if data.ndim not in (1, 2) or (data.ndim == 2 and data.shape[1] != channels) or data.size % channels:
             raise BadAudio(f"an array of shape {data.shape} doesn't hold whole frames of {channels} channels")
         frames = data.reshape(-1, channels)

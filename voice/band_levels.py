@@ -77,12 +77,12 @@ class Played:
             self._unseen.popleft()
             self._lost = True
 
-    def _see(self, until: float) -> None:
-        """Take in what was kept and is heard before a loop time, neighbouring pieces as one."""
-        while self._unseen and self._unseen[0][1] < until:
+    def _see(self) -> None:
+        """Take in what was kept, neighbouring pieces as one."""
+        while self._unseen:
             pcm, at = self._unseen.popleft()
             parts, end = [pcm], at + pcm.size / self._rate_hz
-            while self._unseen and abs(self._unseen[0][1] - end) <= MOVED_APART_S and end < until:
+            while self._unseen and abs(self._unseen[0][1] - end) <= MOVED_APART_S:
                 parts.append(self._unseen.popleft()[0])
                 end += parts[-1].size / self._rate_hz
             self._take_in(pcm if len(parts) == 1 else np.concatenate(parts), at)
@@ -165,7 +165,7 @@ class Played:
     def before(self, slot: int) -> tuple[Floats, Floats, Floats]:
         """Levels and movements of the last hops up to ``slot``, oldest first, shape (lags + 1, bands); and the
         movements' energies, shape (lags + 1,)."""
-        self._see(1e18)
+        self._see()
         if slot >= self._end:
             self._fill(slot + 1)
         stop = slot % _ROWS + _ROWS + 1

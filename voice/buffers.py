@@ -304,12 +304,6 @@ class SampleLog:
         return taken
 
     def _write(self, pcm: Pcm16) -> None:
-        number, offset = divmod(self.end, self.rate_hz)
-        block = self._blocks.get(number)
-        if block is not None and offset + len(pcm) <= self.rate_hz:  # as a rule
-            block[offset : offset + len(pcm)] = pcm
-            self.end += len(pcm)
-            return
         done = 0
         while done < len(pcm):
             number, offset = divmod(self.end, self.rate_hz)
@@ -329,9 +323,6 @@ class SampleLog:
         """
         if not self.start <= a <= b <= self.end:
             raise BadRequest(f"samples {a} to {b} are not in the log, which holds {self.start} to {self.end}")
-        number, offset = divmod(a, self.rate_hz)
-        if a < b and offset + b - a <= self.rate_hz:  # as a rule
-            return self._blocks[number][offset : offset + b - a].copy()
         out = np.empty(b - a, np.int16)
         at = a
         while at < b:

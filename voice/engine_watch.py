@@ -207,15 +207,14 @@ class EngineWatch:
         """Its batcher's queue and work since the last look.
 
         One that always works but fills its batches to a tenth could do ten times as much: what counts is time times
-        fill. Where the largest batch is not known, only the queue counts.
+        fill.
         """
         if self._stats is None:
             return
         stats = self._stats()
         if self._looked_at is not None and now > self._looked_at:
             seconds = now - self._looked_at
-            most: int | None = getattr(stats, "max_batch", None)
-            fill = stats.mean_batch / most if most else 0.0
+            fill = stats.mean_batch / stats.max_batch
             worked_s = (stats.calls - self._calls) * (stats.service_s or 0.0)
             self._busy.add(min(1.0, worked_s / seconds) * min(1.0, fill), seconds)
             self._queue.add(stats.oldest_age_s, seconds)

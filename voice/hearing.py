@@ -131,15 +131,12 @@ class Ear:
             raise BadAudio(
                 f"{samples.size / ASR_RATE_HZ:.0f} s of audio in one piece do not fit: send it as it is spoken"
             )
-        if wanted - log.start >= ASR_RATE_HZ or len(log) + samples.size > log.max_samples:
-            log.drop_before(wanted)  # a block at a time
+        log.drop_before(wanted)
         log.append(samples)
         self._set_clock(now)
-        waits = log.end - self._next
-        if waits > self._backlog + samples.size:
+        if log.end - self._next > self._backlog + samples.size:
             self._skip()
-        if waits >= self._window and not self._busy:
-            self._pump()
+        self._pump()
 
     def _wanted(self) -> int:
         """Index of the oldest sample that may still be needed."""

@@ -199,14 +199,11 @@ class SileroVad:
 
     def _judge(self, streams: Sequence[_Stream]) -> Sequence[_Outcome]:
         """One call for one window of each stream: probability and next states. Changes no stream."""
-        if len(streams) == 1:
-            feed = {"input": streams[0].input, "h": streams[0].h, "c": streams[0].c}
-        else:
-            feed = {
-                "input": np.concatenate([stream.input for stream in streams]),
-                "h": np.concatenate([stream.h for stream in streams]),
-                "c": np.concatenate([stream.c for stream in streams]),
-            }
+        feed = {
+            "input": np.concatenate([stream.input for stream in streams]),
+            "h": np.concatenate([stream.h for stream in streams]),
+            "c": np.concatenate([stream.c for stream in streams]),
+        }
         output, h, c = self._session.run(None, feed)
         return [(probability, h[i], c[i]) for i, probability in enumerate(output[:, 0].tolist())]
 
