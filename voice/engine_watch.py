@@ -7,7 +7,8 @@ and one call at a time finds out whether it is back. Pure: time comes in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
 from voice.batching import BatcherStats
@@ -115,6 +116,24 @@ class EngineWatch:
         if self._retries is not None:
             self._retries.called()
         return call
+
+    @contextmanager
+    def calling(self, scope: Scope, clock: Callable[[], float]) -> Iterator[Call]:
+        """A call for the body of ``with``: it ends as that does. Cancelled, it says nothing of the engine.
+
+        Args:
+            scope: Whose call it is.
+            clock: Loop time.
+        """
+        call = self.begin(scope, clock())
+        try:
+            yield call
+            call.ended(None, clock())
+        except VoiceError as error:
+            call.ended(error, clock())
+            raise
+        finally:
+            call.given_up()  # nothing where it has ended
 
     def _answered(self, call: Call, now: float) -> None:
         if call in self._waiting:

@@ -20,8 +20,8 @@ _HEDGED_LIMIT_S = 5.0
 """…and where another recogniser can be asked instead."""
 
 
-class _NoAnswer(EngineFailed):
-    """It took too long."""
+class _NoAnswer(EngineFailed, DeadlineExceeded):
+    """It took too long: a failure to who asks, and for which the engine is to blame."""
 
 
 async def recognise(
@@ -83,18 +83,8 @@ async def _watched(
     limit_s: float,
 ) -> Transcript:
     """One call, so that all sessions learn from it."""
-    now = asyncio.get_running_loop().time
-    call = service.engine("recogniser", recogniser).begin(scope, now())
-    try:
-        transcript = await _once(recogniser, audio, scope, language, hints, limit_s)
-        call.ended(None, now())
-    except VoiceError as error:
-        hangs = isinstance(error, _NoAnswer)
-        call.ended(DeadlineExceeded(str(error)) if hangs else error, now())
-        raise
-    finally:
-        call.given_up()  # cancelled; nothing where it has ended
-    return transcript
+    with service.engine("recogniser", recogniser).calling(scope, asyncio.get_running_loop().time):
+        return await _once(recogniser, audio, scope, language, hints, limit_s)
 
 
 async def _once(

@@ -12,6 +12,7 @@ import numpy as np
 from voice.answer_parts import AnswerTimes, Parts
 from voice.audio import PcmAssembler, Resampler, trim_leading_silence
 from voice.buffers import StageBuffer
+from voice.engine_watch import Call
 from voice.errors import DeadlineExceeded, EngineFailed, Overloaded, ScopeCancelled, VoiceError
 from voice.interfaces import Pcm16, Speech, Synthesiser
 from voice.playout import Mark, Track, voiced_samples
@@ -156,12 +157,22 @@ class Speaker:
         return self.parts.stages.service.retries["synthesiser"].spend(asyncio.get_running_loop().time())
 
     async def _synthesise(self, segment: Segment, mark: Mark) -> None:
+        synthesiser, clock = self.parts.stages.synthesiser, asyncio.get_running_loop().time
+        scope = self.scope.child("stage")
+        if self.times.synthesis_called is None:
+            self.times.synthesis_called = clock()
+        try:
+            with self.parts.stages.service.engine("synthesiser", synthesiser).calling(scope, clock) as call:
+                await self._make(segment, mark, scope, call)
+        finally:
+            scope.close()
+        mark.partial = False
+        self.track.pace.learn(len(segment.spoken), (mark.voiced_end - mark.start) / self.parts.rate_hz)
+
+    async def _make(self, segment: Segment, mark: Mark, scope: Scope, call: Call) -> None:
+        """One call of the synthesiser; what goes wrong in it is a :class:`VoiceError`."""
         synthesiser, loop = self.parts.stages.synthesiser, asyncio.get_running_loop()
         limit_s = self.parts.speech.synthesis_s
-        scope = self.scope.child("stage")
-        call = self.parts.stages.service.engine("synthesiser", synthesiser).begin(scope, loop.time())
-        if self.times.synthesis_called is None:
-            self.times.synthesis_called = loop.time()
         assembler = PcmAssembler()
         resampler = Resampler(synthesiser.sample_rate, self.parts.rate_hz)
         part_s = _LONG_PART_S if resampler.in_hz == resampler.out_hz else _PART_S
@@ -181,30 +192,17 @@ class Speaker:
                         limit.reschedule(loop.time() + limit_s)
                 limit.reschedule(None)
                 await self._deliver(resampler.flush(), mark)
-            call.ended(None, loop.time())
-            mark.partial = False
-            self.track.pace.learn(len(segment.spoken), (mark.voiced_end - mark.start) / self.parts.rate_hz)
         except TimeoutError:
-            late = DeadlineExceeded(f"{synthesiser.name} made no audio for {limit_s:.0f} s")
-            call.ended(late, loop.time())
-            raise late from None
-        except VoiceError as error:
-            call.ended(error, loop.time())
+            raise DeadlineExceeded(f"{synthesiser.name} made no audio for {limit_s:.0f} s") from None
+        except VoiceError:
             raise
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
-            failure = EngineFailed(f"{synthesiser.name} was cancelled from within")
-            call.ended(failure, loop.time())
-            raise failure from error
+            raise EngineFailed(f"{synthesiser.name} was cancelled from within") from error
         except Exception as error:
             log.warning("the synthesiser %s failed", synthesiser.name, exc_info=error)
-            failure = EngineFailed(f"{synthesiser.name} failed: {type(error).__name__}: {error}"[:300])
-            call.ended(failure, loop.time())
-            raise failure from error
-        finally:
-            call.given_up()  # cancelled; nothing where it has ended
-            scope.close()
+            raise EngineFailed(f"{synthesiser.name} failed: {type(error).__name__}: {error}"[:300]) from error
 
     async def _deliver(self, pcm: Pcm16, mark: Mark) -> None:
         rate_hz = self.parts.rate_hz
