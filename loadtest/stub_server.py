@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from loadtest.framework import turn_options
+from loadtest.process import cpu_s, end, stat_fields
 from loadtest.stubs import ServiceTimes, stub_stages
 from stages.vad.silero import SileroVad
 from transports.options import ServerOptions
@@ -35,7 +36,6 @@ _STOP_S = 30.0
 _SILENT_S = 30.0
 _SESSION_S = 7 * 86_400.0
 EVENT_LOOP = "event loop"
-_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -99,12 +99,11 @@ def process_sample(pid: int) -> ServerSample:
         BadRequest: No such process, or this system has no /proc.
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        fields = stat_fields(Path(f"/proc/{pid}/stat"))
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except OSError as error:
         raise BadRequest(f"the process {pid} can't be watched: {error}") from error
-    cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS
-    return ServerSample(cpu_s, pages * _PAGE_BYTES / 2**20, threads=int(fields[17]))
+    return ServerSample(cpu_s(fields), pages * _PAGE_BYTES / 2**20, threads=int(fields[17]))
 
 
 # ---------------------------------------------------------------- in the server's process
@@ -154,11 +153,11 @@ def _thread_cpu_s() -> dict[str, float]:
     found: dict[str, float] = {}
     for task in Path("/proc/self/task").iterdir():
         try:
-            fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
+            fields = stat_fields(task / "stat")
         except OSError:  # it has ended
             continue
         name = names.get(int(task.name), "native").split("_")[0]
-        found[name] = round(found.get(name, 0.0) + (int(fields[11]) + int(fields[12])) / _TICKS, 2)
+        found[name] = round(found.get(name, 0.0) + cpu_s(fields), 2)
     return found
 
 
@@ -269,14 +268,7 @@ async def running(options: StubOptions) -> AsyncIterator[StubServer]:
         listening = asyncio.get_running_loop().create_task(server._listen(child.stdout))
         yield server
     finally:
-        if child.returncode is None:
-            child.terminate()
-        try:
-            async with asyncio.timeout(_STOP_S):
-                await child.wait()
-        except TimeoutError:
-            child.kill()
-            await child.wait()
+        await end(child, _STOP_S)
         if listening is not None:
             listening.cancel()
 

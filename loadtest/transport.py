@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
 import sys
 from collections.abc import AsyncIterator
@@ -13,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from loadtest import process
 from loadtest.calls import machine_load
 from loadtest.silent_server import running
 from loadtest.webrtc_caller import WebRtcCaller
@@ -45,8 +45,7 @@ def cpu_s(pid: int) -> float:
     path = Path(f"/proc/{pid}/stat")
     if not path.exists():
         raise BadRequest("CPU times are read from /proc, which this system does not have")
-    fields = path.read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return process.cpu_s(process.stat_fields(path))
 
 
 async def _talk(caller: Caller, talks: bool, stop: asyncio.Event) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from aiortc import MediaStreamTrack, RTCPeerConnection, RTCRtpTransceiver
 
+from loadtest.process import end
 from loadtest.rtc.markers import Markers
 from transports import webrtc
 from transports.monitoring import Metrics
@@ -283,14 +284,7 @@ async def watched_server(*, voice: bool = False) -> AsyncIterator[Watched]:
         if reader is not None:
             reader.remove_done_callback(ended)
             reader.cancel()
-        if child.returncode is None:
-            child.terminate()
-        try:
-            async with asyncio.timeout(_STOP_S):
-                await child.wait()
-        except TimeoutError:
-            child.kill()
-            await child.wait()
+        await end(child, _STOP_S)
 
 
 async def _follow(lines: asyncio.StreamReader, watched: Watched) -> None:
