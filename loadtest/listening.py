@@ -19,6 +19,8 @@ LEAST_GAP_S = 0.001
 _TONE_SAMPLES = 256
 """Enough for four edges of the lowest tone of the stubs."""
 _MOST_OLD = 64
+_NUMBER_FOR = 13
+"""A cut answer is known by its tone's number for so many answers: the numbers come round after 26."""
 
 
 @dataclass(slots=True)
@@ -84,7 +86,8 @@ class Ear:
         self._ends_s = 0.0  # the playout runs dry then
         self._ran_dry_s: float | None = None
         self._cut_ids: dict[str, None] = {}
-        self._cut_numbers: list[int] = []
+        self._answers = 0
+        self._cut_numbers: dict[int, int] = {}  # which answer it was; at most 26
 
     # ------------------------------------------------------------ what comes
 
@@ -95,12 +98,13 @@ class Ear:
         audible = bool(loud.size and loud[first])
         seconds = pcm.size / RATE_HZ
         number, sentence = self._identify(pcm) if audible else (None, None)
-        if response_id in self._cut_ids or (number is not None and number in self._cut_numbers):
+        if response_id in self._cut_ids or self._was_cut(number):
             self.stale_s += seconds if audible else 0.0
             return None
         answer = self.answer
         if answer is None or answer.response_id != response_id:
             answer = self.answer = Answer(response_id)
+            self._answers += 1
             self._ran_dry_s = None
             self._held_s = 0.0
         begins = audible and answer.received_s is None
@@ -136,10 +140,7 @@ class Ear:
         if len(self._cut_ids) > _MOST_OLD:
             del self._cut_ids[next(iter(self._cut_ids))]
         if answer.number is not None:
-            self._cut_numbers = [
-                *self._cut_numbers[-3:],
-                answer.number,
-            ]  # numbers come round again after 26 turns
+            self._cut_numbers[answer.number] = self._answers
         return silent_s
 
     # ------------------------------------------------------------ what is asked
@@ -181,6 +182,12 @@ class Ear:
         self._ends_s = begins_s + self._held_s
         self._held_s = 0.0
         self._ran_dry_s = None
+
+    def _was_cut(self, number: int | None) -> bool:
+        """Whether the answer of that number was cut, not long ago."""
+        return (
+            number is not None and self._answers - self._cut_numbers.get(number, -_NUMBER_FOR) < _NUMBER_FOR
+        )
 
     def _identify(self, pcm: Pcm16) -> tuple[int | None, int | None]:
         """Answer and sentence by the tone; another caller's tone is counted."""

@@ -102,6 +102,17 @@ def test_a_cut_ends_the_sound_and_what_comes_later_is_stale() -> None:
     assert ear.stale_s == pytest.approx(0.08)
 
 
+def test_a_cut_answers_number_belongs_to_a_new_answer_when_it_has_come_round() -> None:
+    ear = Ear(TONE)
+    ear.audio(1.0, "r0", sound(0.5, answer=0))
+    ear.cut(1.2)
+    for number in range(1, 26):
+        ear.audio(number * 2.0, f"r{number}", sound(0.5, answer=number))
+    begun = ear.audio(60.0, "r26", sound(0.5, answer=0))
+    assert begun is not None and begun.number == 0
+    assert ear.stale_s == 0
+
+
 def test_a_cut_of_nothing_is_none() -> None:
     ear = Ear()
     assert ear.cut(1.0) is None
