@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import aclosing
 
-from voice.answer_parts import AnswerTimes, Attempt, Owner, Parts, prompt_of
+from voice.answer_parts import AnswerTimes, Owner, Parts, prompt_of
 from voice.answer_tools import AnswerTools
 from voice.chat import AgentEntry, ToolEntry
 from voice.degradation import Rung
-from voice.errors import DeadlineExceeded, EngineFailed, VoiceError
+from voice.errors import EngineFailed, VoiceError
 from voice.events import (
     Problem,
     ResponseMade,
@@ -24,15 +23,8 @@ from voice.events import (
     ResponseText,
     SessionEvent,
 )
-from voice.interfaces import (
-    Finished,
-    LanguageModel,
-    Prompt,
-    TextDelta,
-    ToolCall,
-    ToolCallDelta,
-    Usage,
-)
+from voice.generation import Generation
+from voice.interfaces import LanguageModel, Prompt, ToolCall, Usage
 from voice.playout import Track
 from voice.saying import Said
 from voice.scope import Reason, Scope
@@ -326,7 +318,17 @@ class Response:
         hedge = models[1] is not models[0]
         for number, model in enumerate(models):
             last = number == len(models) - 1
-            attempt = await self._attempt(model, hedged=hedge and not last)
+            generation = Generation(
+                self.parts,
+                self.scope,
+                self._speaker,
+                self._tools,
+                self.times,
+                prompt=self._prompt,
+                take=self._take,
+                tell=self._tell,
+            )
+            attempt = await generation.run(model, self.response_id, hedged=hedge and not last)
             self.usage = _sum(self.usage, attempt.usage)
             self.finish = attempt.finished
             if attempt.error is None:
@@ -369,111 +371,15 @@ class Response:
         if phrase:
             await self._phrase(phrase)
 
-    # ------------------------------------------------------------ one generation
-
-    async def _attempt(self, model: LanguageModel, *, hedged: bool) -> Attempt:
-        """Run one generation. A model that stalls is left behind, not waited for; ``hedged``: another one is there."""
-        speech, now = self.parts.speech, self._now()
-        scope = self.scope.child("stage")
-        call = self.parts.stages.service.engine("model", model).begin(scope, now)
-        attempt = Attempt(last_at=now, started_at=now, call=call)
-        # who finds out whether an engine is back soon turns to the other one
-        first_token_s = speech.first_token_s * (0.5 if hedged and call.probes else 1.0)
-        task = scope.run(self._consume(model, scope, attempt), f"model {model.name} {self.response_id}")
-        if self.times.model_called is None:
-            self.times.model_called = now
-        try:
-            await self._watch(model, task, attempt, first_token_s)
-        except asyncio.CancelledError:
-            call.given_up()
-            raise
-        call.ended(attempt.error, self._now())
-        scope.cancel(Reason.DEADLINE) if not task.done() else scope.close()
-        if self.times.first_token is None:
-            self.times.first_token = attempt.first_text_at
-        spoke = self._speaker.said_count
-        await self._speaker.flush()
-        attempt.spoke = attempt.spoke or self._speaker.said_count > spoke
-        if not self.parts.speak:
-            attempt.spoke = bool(attempt.text.strip())
-        return attempt
-
-    async def _watch(
-        self, model: LanguageModel, task: asyncio.Task[None], attempt: Attempt, first_token_s: float
-    ) -> None:
-        """Until the generation is over, or has kept the user waiting for too long."""
-        speech = self.parts.speech
-        while not task.done():
-            now = self._now()
-            if attempt.waiting:
-                attempt.last_at = now
-            due = attempt.last_at + (speech.gap_s if attempt.any_event else first_token_s)
-            if now >= due:
-                what = "between two tokens" if attempt.any_event else "for its first token"
-                attempt.error = DeadlineExceeded(f"{model.name} took too long {what}")
-                return
-            release_at = attempt.last_at + speech.release_s
-            if not attempt.released and now >= release_at:
-                attempt.released = True
-                self._speaker.release()
-            wake = due if attempt.released else min(due, release_at)
-            await asyncio.wait({task}, timeout=max(0.001, wake - now))
-
     @property
     def _said_something(self) -> bool:
         return self._speaker.said_something if self.parts.speak else bool(self.generated.strip())
 
-    async def _consume(self, model: LanguageModel, scope: Scope, attempt: Attempt) -> None:
-        said = self._speaker.said_count
-        try:
-            async with aclosing(model.generate(self._prompt(), scope)) as events:  # type: ignore[type-var]
-                async for event in events:
-                    if scope.cancelled:
-                        return
-                    attempt.last_at, attempt.any_event = self._now(), True
-                    attempt.call.answered(attempt.last_at)
-                    attempt.released = False
-                    match event:
-                        case TextDelta():
-                            if not await self._take_text(event.text, attempt):
-                                return
-                        case ToolCall():
-                            if not isinstance(event.name, str) or not isinstance(event.arguments, str):
-                                raise TypeError(f"a tool call must be text, not {event!r}")
-                            attempt.calls.append(self._tools.with_own_id(event, attempt))
-                        case Usage():
-                            attempt.usage = event
-                        case Finished():
-                            attempt.finished = event.reason
-                        case ToolCallDelta():
-                            self._tell(self._tools.arguments(event, attempt))
-        except VoiceError as error:
-            attempt.error = error
-        except asyncio.CancelledError:
-            if (running := asyncio.current_task()) is None or running.cancelling():
-                raise
-            attempt.error = EngineFailed(f"{model.name} was cancelled from within")
-        except Exception as error:
-            log.warning("the model %s failed", model.name, exc_info=error)
-            attempt.error = EngineFailed(f"{model.name} failed: {type(error).__name__}: {error}"[:300])
-        finally:
-            attempt.spoke = self._speaker.said_count > said
-
-    async def _take_text(self, text: str, attempt: Attempt) -> bool:
-        if not text:
-            return True
-        if attempt.first_text_at is None:
-            attempt.first_text_at = attempt.last_at
-        attempt.text += text
+    def _take(self, text: str) -> bool:
+        """More of the answer; returns whether there may be more still."""
         if len(self.generated) + len(text) > _MOST_CHARS or self._is_enough(text):
-            attempt.finished = "length"
             return False
         self._note(text)
-        if self.parts.speak:
-            attempt.waiting = True
-            await self._speaker.feed(text)
-            attempt.waiting = False
-        attempt.last_at = self._now()
         return True
 
     def _is_enough(self, more: str) -> bool:

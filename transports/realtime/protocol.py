@@ -16,22 +16,21 @@ from transports.realtime.config import SessionConfig
 from transports.realtime.conversation import (
     Conversation,
     Placed,
-    entry_of,
     spoken_user_item,
-    with_transcript,
 )
 from transports.realtime.errors import RealtimeError
 from transports.realtime.events import encode, new_id
-from transports.realtime.items import InputAudio, Item, parse_item, wire_item
+from transports.realtime.item_requests import ItemRequests
+from transports.realtime.items import wire_item
 from transports.realtime.narrator import Narrator
-from transports.realtime.response_input import call_taken, input_entries
+from transports.realtime.response_input import input_entries
 from voice.agent import Agent
-from voice.audio import AudioFormat, Decoder, resample
-from voice.chat import AgentEntry, Entry, ToolEntry, UserEntry
-from voice.errors import BadAudio, BadRequest, Overloaded, VoiceError
+from voice.audio import AudioFormat
+from voice.chat import Entry
+from voice.errors import BadRequest, Overloaded, VoiceError
 from voice.events import SessionEvent
 from voice.executor import Executor
-from voice.interfaces import ASR_RATE_HZ, Pcm16, Transport
+from voice.interfaces import Pcm16, Transport
 from voice.options import TurnOptions
 from voice.scope import Scope
 from voice.session import Session
@@ -43,8 +42,6 @@ _LEAST_COMMIT_S = 0.1
 """A commit of less audio is refused (the vendor's bound)."""
 _PIECE_S = 1.0
 """Audio that comes in one large message is heard in pieces of this length, so that other sessions run in between."""
-_TRUNCATE_SLACK_MS = 100
-"""A client's clock may be this much ahead of what was sent."""
 
 
 class RealtimeProtocol:
@@ -79,6 +76,7 @@ class RealtimeProtocol:
         self._updated = False
         self.conversation = Conversation()
         self._narrator = Narrator(self, self._send, plays=self._plays, extensions=extensions)
+        self._items = ItemRequests(self, plays=self._plays)
         self._session: Session | None = None
         self._agent_tools: Collection[str] = ()
         self._hears_events = True  # else the transport hears the user by itself
@@ -211,13 +209,13 @@ class RealtimeProtocol:
             case events.OutputClear():
                 self._clear_output()
             case events.ItemCreate():
-                self._create(event)
+                self._items.create(event)
             case events.ItemRetrieve():
-                self._retrieve(event.item_id)
+                self._items.retrieve(event.item_id)
             case events.ItemTruncate():
-                self._truncate(event.item_id, event.content_index, float(event.audio_end_ms))
+                self._items.truncate(event.item_id, event.content_index, float(event.audio_end_ms))
             case events.ItemDelete():
-                self._delete(event.item_id)
+                self._items.delete(event.item_id)
             case events.ResponseCreate():
                 self._respond(event.response)
             case events.ResponseCancel():
@@ -289,137 +287,13 @@ class RealtimeProtocol:
         placed = Placed(item, entry)
         previous = self.conversation.add(placed)
         self.emit("input_audio_buffer.committed", item_id=item_id, previous_item_id=previous)
-        self._tell_item(placed, previous)
+        self.tell_item(placed, previous)
 
-    def _tell_item(self, placed: Placed, previous: str | None) -> None:
+    def tell_item(self, placed: Placed, previous: str | None) -> None:
+        """An item is in the conversation."""
         wire = wire_item(placed.item)
         self.emit("conversation.item.added", previous_item_id=previous, item=wire)
         self.emit("conversation.item.done", previous_item_id=previous, item=wire)
-
-    # ------------------------------------------------------------ items
-
-    def _create(self, event: events.ItemCreate) -> None:
-        item = parse_item(event.item)
-        previous = self.conversation.previous(event.previous_item_id)
-        if item.id in self.conversation:
-            raise RealtimeError(
-                f"There is an item '{item.id}' in the conversation already.",
-                code="item_create_duplicate_item_id",
-                param="item.id",
-            )
-        if item.type == "function_call" and self.session.chat.find_call(item.call_id or "") is not None:
-            raise call_taken(item.call_id)
-        placed = Placed(replace(item, status="completed"))
-        if item.type == "function_call_output":
-            placed.entry = self._take_output(item)
-        else:
-            placed.entry = entry_of(item)
-            self._enter(placed.entry, item, previous, event.previous_item_id)
-        self.conversation.add(placed, event.previous_item_id)
-        self._tell_item(placed, previous)
-
-    def _enter(self, entry: Entry, item: Item, previous: str | None, asked: str | None) -> None:
-        """Put an entry into the history where its item is in the conversation."""
-        after = None if asked is None else self.conversation.last_before(previous, self._kept_entry)
-        first = asked is not None and after is None
-        spoken = b"".join(
-            part.audio
-            for part in item.content
-            if isinstance(part, InputAudio) and part.audio is not None and part.transcript is None
-        )
-        if spoken and isinstance(entry, UserEntry):
-            pcm = self._decoded(spoken)
-            self.session.add_spoken(entry, pcm, after=after, first=first)
-            self.conversation.await_words(item.id)
-        else:
-            self.session.add(entry, after=after, first=first)
-
-    def _decoded(self, spoken: bytes) -> Pcm16:
-        """A whole piece of the user's audio at 16 kHz.
-
-        Raises:
-            BadAudio: Longer than the recogniser takes; said before the work is done.
-        """
-        audio_format = self.config.input_format
-        seconds = len(spoken) / audio_format.frame_bytes / audio_format.rate_hz
-        most_s = self.session.agent.stages.recogniser.capabilities.max_audio_s
-        if seconds > most_s:
-            raise BadAudio(f"{seconds:.0f} s of audio in one piece; at most {most_s:.0f} s")
-        pcm = Decoder(audio_format, audio_format.rate_hz).decode(spoken)
-        return resample(pcm, audio_format.rate_hz, ASR_RATE_HZ)
-
-    def _take_output(self, item: Item) -> ToolEntry:
-        call_id, output = item.call_id or "", item.output or ""
-        for entry in self.session.chat.entries:
-            if isinstance(entry, ToolEntry) and entry.call.call_id == call_id and entry.by_client:
-                self.session.tool_result(call_id, output)
-                return entry
-        raise RealtimeError(
-            f"There is no function call '{call_id}' in the conversation.", param="item.call_id"
-        )
-
-    def _placed(self, item_id: str, code: str) -> Placed:
-        placed = self.conversation.get(item_id)
-        if placed is None:
-            raise RealtimeError(
-                f"There is no item '{item_id}' in the conversation.", code=code, param="item_id"
-            )
-        return placed
-
-    def _retrieve(self, item_id: str) -> None:
-        placed = self._placed(item_id, "item_retrieve_invalid_item_id")
-        self.emit("conversation.item.retrieved", item=wire_item(placed.item))
-
-    def _delete(self, item_id: str) -> None:
-        placed = self._placed(item_id, "item_delete_invalid_item_id")
-        if placed.item.status == "in_progress":
-            raise RealtimeError(f"The item '{item_id}' is still being made.", param="item_id")
-        if placed.item.type != "function_call_output":  # a call without its output is no longer a call
-            for entry in self._entries_of(placed):
-                self.session.remove(entry)
-        self.conversation.remove(item_id)
-        self.emit("conversation.item.deleted", item_id=item_id)
-
-    def _entries_of(self, placed: Placed) -> list[Entry]:
-        if placed.item.role == "assistant" and placed.response_id is not None:
-            return list(self._said(placed.response_id))
-        entry = placed.entry
-        if placed.item.type == "function_call" and entry is None:
-            entry = self.session.chat.find_call(placed.item.call_id or "")
-        return [] if entry is None else [entry]
-
-    def _kept_entry(self, placed: Placed) -> Entry | None:
-        """The last entry of an item that the history still holds."""
-        kept = [e for e in self._entries_of(placed) if any(e is one for one in self.session.chat.entries)]
-        return kept[-1] if kept else None
-
-    def _said(self, response_id: str) -> list[AgentEntry]:
-        entries = self.session.chat.entries
-        return [e for e in entries if isinstance(e, AgentEntry) and e.response_id == response_id]
-
-    def heard(self, response_id: str) -> str:
-        """What the ear got of an answer, as the history has it."""
-        return "".join(entry.heard for entry in self._said(response_id))
-
-    def _truncate(self, item_id: str, content_index: int, end_ms: float) -> None:
-        placed = self._placed(item_id, "item_truncate_invalid_item_id")
-        if placed.response_id is None or placed.item.role != "assistant":
-            raise RealtimeError("Only the agent's spoken messages can be truncated.", param="item_id")
-        if content_index != 0:
-            raise RealtimeError("A spoken message has one part, of index 0.", param="content_index")
-        if end_ms > placed.made_ms + _TRUNCATE_SLACK_MS and not self._narrator.plays:
-            raise RealtimeError(
-                f"Audio content of {placed.made_ms:.0f}ms is already shorter than {end_ms:.0f}ms",
-                param="audio_end_ms",
-            )
-        self.session.truncate(placed.response_id, end_ms / 1000.0)
-        placed.item = with_transcript(placed.item, self.heard(placed.response_id))
-        self.emit(
-            "conversation.item.truncated",
-            item_id=item_id,
-            content_index=content_index,
-            audio_end_ms=int(end_ms),
-        )
 
     # ------------------------------------------------------------ responses
 
@@ -439,7 +313,7 @@ class RealtimeProtocol:
             asked(response.response_id)
 
     def _referred(self, item_id: str) -> list[Entry]:
-        return self._entries_of(self._placed(item_id, "invalid_value"))
+        return self._items.entries_of(self._items.placed(item_id, "invalid_value"))
 
     def _without_bound(self, patch: object) -> object:
         """What the client asks of one response, without what it can't change."""
