@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -79,10 +80,22 @@ class Record:
     """What happened to one caller; loop times."""
 
     turns: list[Turn] = field(default_factory=list)
-    played: list[Played] = field(default_factory=list)
+    pieces: array[float] = field(default_factory=lambda: array("d"))
     first_handed: dict[int, float] = field(default_factory=dict)
     late_s: list[float] = field(default_factory=list)
     underruns: int = 0
+
+    def note(self, piece: Played) -> None:
+        """Keep a piece as bare numbers: as objects they would be most of what the garbage collector looks at."""
+        self.pieces.extend((piece.at, piece.answer, piece.sentence, piece.gap_s, piece.samples))
+
+    @property
+    def played(self) -> list[Played]:
+        """All pieces so far, in order."""
+        rows = zip(*[iter(self.pieces)] * 5, strict=True)
+        return [
+            Played(at, int(answer), int(part), gap_s, int(size)) for at, answer, part, gap_s, size in rows
+        ]
 
 
 class UserAudio:
@@ -140,7 +153,7 @@ class SoundCard:
         self._stopped = False
         self._last = piece
         self.record.first_handed.setdefault(piece.answer, now)
-        self.record.played.append(piece)
+        self.record.note(piece)
 
     def stopped(self) -> None:
         """The framework fell silent on purpose."""
