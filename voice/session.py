@@ -179,6 +179,7 @@ class Session(Controls):
         if not self._started:
             self.ended = reason
             return
+        self._feeding = True  # what the owner asks for when it is told of the end comes to nothing
         self._answering.close()
         self.ended = reason
         for timer in (self._wake, self._keys_due):

@@ -11,6 +11,7 @@ from talk import ONE_TO_FORTY, Talk, make_agent, talk
 from voice.errors import BadRequest
 from voice.events import (
     AudioSent,
+    AudioStopped,
     KeysPressed,
     ResponseEnded,
     ResponseMade,
@@ -24,7 +25,8 @@ from voice.events import (
 )
 from voice.interfaces import ToolCall, ToolCallDelta, ToolSpec
 from voice.options import AnswerOptions, TurnOptions
-from voice.testing import PushClient, ScriptedModel, run_virtual, speak
+from voice.session import Session
+from voice.testing import PullClient, PushClient, ScriptedModel, run_virtual, speak
 from voice.turns import State
 
 WEATHER = ToolSpec("weather", "tells the weather", {"type": "object", "properties": {}})
@@ -227,6 +229,32 @@ def test_the_last_answer_is_told_of_when_the_session_ends_in_the_middle_of_it() 
             await it.session.close()
             assert (it.ended.status, it.ended.reason) == ("interrupted", "closed")
             assert isinstance(it.events[-1][1], SessionEnded)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("does", ["says", "types", "asks"])
+def test_what_the_owner_does_when_told_of_the_end_begins_no_answer(does: str) -> None:
+    async def main() -> None:
+        events: list[object] = []
+
+        def tell(event: object) -> None:
+            events.append(event)
+            if isinstance(event, AudioStopped):
+                if does == "says":
+                    live.say("Bye!")
+                elif does == "types":
+                    live.send_text("One more thing.")
+                else:
+                    live.respond()
+
+        client = PullClient()
+        live = Session(make_agent([ONE_TO_FORTY] * 3), client, on_event=tell)
+        async with live:
+            client.attach(live)
+            live.respond()
+            await client.run(2.0)
+        assert [type(event) for event in events[-3:]] == [AudioStopped, ResponseEnded, SessionEnded]
 
     run_virtual(main())
 
