@@ -103,6 +103,11 @@ class Listening:
             if turn.announced:
                 self._session.emit(SpeechStopped(turn.item_id, index / ASR_RATE_HZ))
 
+    @property
+    def speech_start(self) -> float:
+        """Loop time at which the newest speech began, by what is known of the caller's clock now."""
+        return self._ear.time_of(self._began)
+
     def over_noise_db(self) -> float | None:
         """Level of the sound in progress above the room's noise; ``None``: not known."""
         return self._ear.over_noise_db(self._began, self._ear.voiced_until)

@@ -225,13 +225,15 @@ class Session(Controls):
         self._listening.paused(index)
         now = self._now()
         level = self._listening.guesses.level(now) if self.options.speculate else Level.NONE
-        self._feed(turns.SpeechPaused(now, self.ear.time_of(index), self.around(), level))
+        start, end = self._listening.speech_start, self.ear.time_of(index)
+        self._feed(turns.SpeechPaused(now, end, self.around(), level, start))
         self._listening.note_pause(index, now)
 
     def _tick(self) -> None:
         self._wake = None
         self.ear.notice_gap(self._now())
-        self._feed(turns.Tick(self._now(), self.ear.time_of(self.ear.voiced_until), self.around()))
+        until = self.ear.time_of(self.ear.voiced_until)
+        self._feed(turns.Tick(self._now(), until, self.around(), self._listening.speech_start))
 
     def around(self) -> turns.Around:
         """What is known, beside the sound itself, of a sound over the agent's voice."""

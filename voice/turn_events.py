@@ -38,12 +38,14 @@ class SpeechBegan:
 @dataclass(frozen=True, slots=True)
 class SpeechPaused:
     """Silence for ``pause_s``; ``end`` is when the speech ended. ``level``: how much may be done before the turn is
-    certain."""
+    certain. ``start``: when it began, by what is known of the caller's clock now: audio that came late, all at once,
+    seemed to begin later than it did. ``None``: when it seemed to."""
 
     now: float
     end: float
     around: Around = NOTHING_AROUND
     level: Level = Level.FULL
+    start: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +75,13 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed. ``voiced_until`` is the end of the newest window with speech in it."""
+    """Time has passed. ``voiced_until`` is the end of the newest window with speech in it, ``start`` when that speech
+    began (see :class:`SpeechPaused`)."""
 
     now: float
     voiced_until: float | None = None
     around: Around = NOTHING_AROUND
+    start: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,7 @@ class TurnTaker(Floor):
         turn = self._open
         if turn is None or turn.end is not None:
             return []
+        turn.began(event.start)
         turn.end = event.end
         turn.level = event.level if self.options.speculate else Level.NONE
         if self.state is State.USER_SPEAKING:
@@ -218,6 +219,8 @@ class TurnTaker(Floor):
 
     def _tick(self, event: Tick) -> list[Decision]:
         now, turn = event.now, self._open
+        if turn is not None:
+            turn.began(event.start)
         if self.state is State.MAYBE_DONE and turn is not None:
             if not turn.asked and turn.end is not None and now >= turn.end + self.options.min_delay_s:
                 return self._ask(turn)

@@ -71,6 +71,11 @@ class UserSpeech:
         self.asked = self.looking = self.guessed = False
         self.completions = ()
 
+    def began(self, start: float | None) -> None:
+        """Its newest stretch began at ``start`` by a better clock: it is longer than it seemed."""
+        if start is not None and self.end is None and not self.forced:
+            self.start = min(self.start, start)
+
     def voiced_s(self, until: float) -> float:
         """Its length; ``until`` is the end of the newest speech, for one that goes on."""
         return max(0.0, (until if self.end is None else self.end) - self.start)

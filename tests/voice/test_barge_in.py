@@ -7,15 +7,16 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import numpy as np
 import pytest
 from talk import ONE_TO_FORTY, Talk, WatchedDetector, make_agent, talk
 
 from voice.agent import Agent
-from voice.events import SpeechStarted
+from voice.events import ResponseEnded, SpeechStarted, UserSaid
 from voice.interfaces import ModelEvent, Prompt, Speech, TextDelta, ToolCall
 from voice.options import TurnOptions
 from voice.scope import Reason, Scope
-from voice.testing import PullClient, PushClient, ScriptedModel, ToneSynthesiser, run_virtual, speak
+from voice.testing import PullClient, PushClient, ScriptedModel, ToneSynthesiser, run_virtual, silence, speak
 from voice.tools import tool
 
 SILENT_S = 0.06
@@ -255,5 +256,29 @@ def test_the_cut_answer_is_told_why() -> None:
             it.client.say(speak(1.0), at_s=BARGE_IN_S)
             await it.client.run(9.0)
         assert reasons == [Reason.BARGE_IN]
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("rate, lag_s", [(0.05, 2.5), (0.05, 3.0), (0.3, 2.0), (0.3, 2.5), (0.6, 2.0)])
+def test_speech_that_comes_late_and_then_all_at_once_interrupts_as_if_it_had_come_in_time(
+    rate: float, lag_s: float
+) -> None:
+    """A line that stalls for seconds in the middle of a barge-in: the words are whole, and as long as they were."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with talk(make_agent([ONE_TO_FORTY] * 4), PushClient()) as it:
+            it.session.respond()
+            audio = np.concatenate([silence(1.0), speak(1.84), silence(5.0)])
+            began, slow_s = loop.time(), lag_s / (1 - rate)
+            for number, frame in enumerate(np.split(audio[: audio.size // 320 * 320], audio.size // 320)):
+                due_s = (number + 1) * 0.02
+                comes_s = max(due_s / rate if due_s / rate < slow_s else slow_s, due_s)
+                await asyncio.sleep(max(0.0, began + comes_s - loop.time()))
+                it.session.hear(frame)
+            cut = it.of(ResponseEnded)[0]
+            assert (cut.status, cut.reason) == ("interrupted", "barge_in")
+            assert [said.text for said in it.of(UserSaid)] == ["Hello there."]
 
     run_virtual(main())
