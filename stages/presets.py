@@ -97,7 +97,12 @@ _LLM = _Kind(
     "the path of a .gguf file, or the URL of an OpenAI-compatible server (http://host:port/v1#model)",
 )
 _ASR = _Kind(
-    "recogniser", "asr", "model.bin", "ctranslate2", "faster-whisper", "or the folder of a CTranslate2 model"
+    "recogniser",
+    "asr",
+    "model.bin",
+    "ctranslate2",
+    "faster-whisper",
+    "the folder of a CTranslate2 model, or the URL of a transcription server (http://host:port/v1#model)",
 )
 _TTS = _Kind("voice", "tts", ".onnx.json", "piper", "piper-tts", "or the path of a Piper voice's .onnx file")
 
@@ -123,8 +128,9 @@ def local(
     Args:
         llm: A model of the catalogue, the path of a ``.gguf`` file, or the URL of an OpenAI-compatible
             server, with ``#name`` at its end to choose one of its models. Default: ``smollm2-135m-instruct``.
-        asr: ``whisper-tiny.en`` (default; English), ``whisper-base`` (multilingual), or the folder of a
-            CTranslate2 Whisper model.
+        asr: ``whisper-tiny.en`` (default; English), ``whisper-base`` (multilingual), the folder of a
+            CTranslate2 Whisper model, or the URL of a server with ``/audio/transcriptions``, with ``#name`` at
+            its end to choose one of its models.
         tts: A Piper voice of the catalogue, or the path of its ``.onnx`` file. Default:
             ``piper-en_US-joe-medium``.
         budget: Threads of each engine; ``None``: what this process may use.
@@ -189,8 +195,8 @@ async def warm_up(stages: Stages, *, language: str = "en") -> None:
 # ---------------------------------------------------------------- which engine an argument means
 
 
-def _is_url(llm: str | None) -> bool:
-    return llm is not None and llm.lower().startswith(("http://", "https://"))
+def _is_url(argument: str | None) -> bool:
+    return argument is not None and argument.lower().startswith(("http://", "https://"))
 
 
 def _check_llm(llm: str | None) -> list[str]:
@@ -207,6 +213,8 @@ def _check_llm(llm: str | None) -> list[str]:
 
 
 def _check_asr(asr: str | None) -> list[str]:
+    if _is_url(asr):
+        return []
     _ASR.need_package()
     if asr is not None and Path(asr).is_dir():
         return []
@@ -244,6 +252,11 @@ def _make_turn_model(gate: ComputeGate) -> TurnModel:
 
 
 def _make_asr(asr: str | None, budget: CpuBudget, gate: ComputeGate) -> Recogniser:
+    if asr is not None and _is_url(asr):
+        from stages.asr.openai import OpenAITranscriber
+
+        url, model = urldefrag(asr)
+        return OpenAITranscriber(url, model or None)
     from stages.asr.whisper import WhisperCt2
 
     if asr is not None and Path(asr).is_dir():

@@ -418,7 +418,11 @@ def _parser() -> argparse.ArgumentParser:
 
     transcribe = commands.add_parser("transcribe", help="write down what is said in files")
     transcribe.add_argument("files", nargs="+", metavar="FILE")
-    transcribe.add_argument("--asr", metavar="NAME", help="a recogniser of the catalogue, or a model folder")
+    transcribe.add_argument(
+        "--asr",
+        metavar="URL_OR_NAME",
+        help="a transcription server (URL#model), a recogniser's name or a folder",
+    )
     transcribe.add_argument("--language", metavar="CODE", help="such as en; default: the model finds out")
     transcribe.add_argument("--json", action="store_true", help="one object a line")
     transcribe.set_defaults(run=_transcribe)
@@ -441,7 +445,9 @@ def _add_agent_options(parser: argparse.ArgumentParser) -> None:
         "--llm", metavar="URL_OR_NAME", help="an OpenAI-compatible server (URL#model) or a local model"
     )
     parser.add_argument(
-        "--asr", metavar="NAME", help="the recogniser: whisper-tiny.en, whisper-base or a folder"
+        "--asr",
+        metavar="URL_OR_NAME",
+        help="the recogniser: a transcription server (URL#model), whisper-tiny.en, whisper-base or a folder",
     )
     parser.add_argument(
         "--tts", metavar="NAME", help="the voice: a name of the catalogue or a Piper .onnx file"
