@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from contextlib import suppress
@@ -73,6 +74,13 @@ def main() -> int:
         "--ablations", action="store_true", help="also without the guard, and flush-only"
     )
     interruptions.add_argument("--faults", action="store_true", help="list each wrong decision and dip")
+    speakers = commands.add_parser("speakers", help="diarisation error over generated conversations")
+    speakers.add_argument(
+        "voices", type=Path, nargs="*", help="a recording or folder for each speaker; made-up voices if none"
+    )
+    speakers.add_argument("--minutes", type=above_zero, default=5.0, help="of each conversation")
+    speakers.add_argument("--runs", type=whole, default=3, help="conversations of each kind")
+    speakers.add_argument("--seed", type=int)
     framework = commands.add_parser(
         "framework", help="what the framework itself costs and adds, stub engines"
     )
@@ -142,6 +150,10 @@ async def _run(args: argparse.Namespace) -> bool:
         from loadtest import turns
 
         return await turns.run(args.part, args.seed, args.callers, args.turns, args.folders, args.cache)
+    if args.command == "speakers":
+        from loadtest import speakers
+
+        return await speakers.run(args.voices, args.minutes, args.runs, args.seed)
     if args.command == "interruptions":
         from loadtest import interruptions
 
@@ -165,4 +177,6 @@ def _end(status: int) -> None:
 
 
 if __name__ == "__main__":
+    # as Ctrl-C: what has children or half a report ends them in order
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     _end(main())
