@@ -348,5 +348,6 @@ def chaos_stages(
         ChaosVoice(trouble),
         fallback_model=fallback if with_fallback else None,
         turn=ChaosTurnModel(trouble) if trouble.chance.random() < 0.7 else None,
+        fallback_synthesiser=ChaosVoice(trouble) if trouble.chance.random() < 0.3 else None,
     )
     return stages, recogniser, [model, fallback]

@@ -177,6 +177,11 @@ async def warm_up(stages: Stages, *, language: str = "en") -> None:
             *(_warm_turn_model(turn, scope) for turn in (stages.turn,) if turn is not None),
             _warm_speech(stages.synthesiser, stages.recogniser, scope),
             *(
+                _warm_speech(other, stages.recogniser, scope)
+                for other in (stages.fallback_synthesiser,)
+                if other is not None
+            ),
+            *(
                 _warm_model(model, scope)
                 for model in (stages.model, stages.fallback_model)
                 if model is not None

@@ -370,6 +370,8 @@ class Stages:
 
     Attributes:
         fallback_model: Answers when ``model`` fails; ``None``: nobody does.
+        fallback_synthesiser: Speaks when ``synthesiser`` fails, with its default voice and to the end of that answer;
+            ``None``: nobody does.
         turn: Tells from the sound whether the user is done; ``None``: silence and words decide.
         guesses: Bounds the work that starts before turns are certain, over all sessions of these stages.
         small_recogniser: Hears in place of ``recogniser`` when that fails, or when the load stays too high; quicker
@@ -387,6 +389,7 @@ class Stages:
     guesses: GuessBudget = field(default_factory=GuessBudget, compare=False)
     small_recogniser: Recogniser | None = None
     service: Service = field(default_factory=Service, compare=False)
+    fallback_synthesiser: Synthesiser | None = None
 
     def __post_init__(self) -> None:
         self.guesses.ceiling = self.service.most_guessed

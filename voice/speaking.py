@@ -59,9 +59,12 @@ class Speaker:
         self._ahead: list[Segment] = []  # released while it could not be waited: goes first
         self._audible = False
         self._speaking = False
+        self._fell_back = False  # one answer does not change its voice more than once
 
     def _fresh(self) -> SpeechText:
-        longest = min(_LONGEST_SEGMENT, self.parts.stages.synthesiser.max_chars)
+        stages = self.parts.stages
+        voices = (stages.synthesiser, stages.fallback_synthesiser or stages.synthesiser)
+        longest = min(_LONGEST_SEGMENT, *(voice.max_chars for voice in voices))
         return SpeechText(self.parts.language or "en", max_chars=longest)
 
     @property
@@ -139,46 +142,72 @@ class Speaker:
             self.track.finish()
 
     async def _speak(self, segment: Segment, mark: Mark) -> None:
-        """One segment, tried twice if nothing of it was made."""
-        for last in (False, True):
-            try:
-                await self._synthesise(segment, mark)
+        """One segment; if nothing of it was made it is tried again, by the other synthesiser if there is one."""
+        first, second = self._order()
+        hedged = second is not first
+        try:
+            await self._synthesise(first, segment, mark, hedged=hedged)
+            return
+        except ScopeCancelled:
+            raise
+        except VoiceError as error:
+            hung = isinstance(error, DeadlineExceeded)  # the ear has waited long enough for the same one
+            again = hedged or (not hung and self._may_ask_again())
+            if mark.end > mark.start or not again:
+                self._on_problem(error)
                 return
-            except ScopeCancelled:
-                raise
-            except VoiceError as error:
-                hung = isinstance(error, DeadlineExceeded)  # the ear has waited long enough
-                if mark.end > mark.start or last or hung or not self._may_ask_again():
-                    self._on_problem(error)
-                    return
-                log.warning("the synthesiser failed, trying once more: %s", error)
+            asked = f"asking {second.name}" if hedged else "trying once more"
+            log.warning("the synthesiser failed, %s: %s", asked, error)
+        try:
+            await self._synthesise(second, segment, mark)
+        except ScopeCancelled:
+            raise
+        except VoiceError as error:
+            self._on_problem(error)
+
+    def _order(self) -> tuple[Synthesiser, Synthesiser]:
+        """Who speaks, and who if that fails."""
+        stages, now = self.parts.stages, asyncio.get_running_loop().time()
+        usual, other = stages.synthesiser, stages.fallback_synthesiser
+        if other is None:
+            return usual, usual
+        if self._fell_back:
+            return other, other
+        usable = [one for one in (usual, other) if stages.service.engine("synthesiser", one).usable(now)]
+        return (usable[0], usable[0]) if len(usable) == 1 else (usual, other)
 
     def _may_ask_again(self) -> bool:
         return self.parts.stages.service.retries["synthesiser"].spend(asyncio.get_running_loop().time())
 
-    async def _synthesise(self, segment: Segment, mark: Mark) -> None:
-        synthesiser, clock = self.parts.stages.synthesiser, asyncio.get_running_loop().time
-        scope = self.scope.child("stage")
+    async def _synthesise(
+        self, synthesiser: Synthesiser, segment: Segment, mark: Mark, *, hedged: bool = False
+    ) -> None:
+        """One call; ``hedged``: another synthesiser is there, so this one is waited for half as long."""
+        clock, scope = asyncio.get_running_loop().time, self.scope.child("stage")
+        self._fell_back = self._fell_back or synthesiser is self.parts.stages.fallback_synthesiser
         if self.times.synthesis_called is None:
             self.times.synthesis_called = clock()
+        limit_s = self.parts.speech.synthesis_s * (0.5 if hedged else 1.0)
         try:
             with self.parts.stages.service.engine("synthesiser", synthesiser).calling(scope, clock) as call:
-                await self._make(segment, mark, scope, call)
+                await self._make(synthesiser, segment, mark, scope, call, limit_s)
         finally:
             scope.close()
         mark.partial = False
         self.track.pace.learn(len(segment.spoken), (mark.voiced_end - mark.start) / self.parts.rate_hz)
 
-    async def _make(self, segment: Segment, mark: Mark, scope: Scope, call: Call) -> None:
-        """One call of the synthesiser; what goes wrong in it is a :class:`VoiceError`."""
-        synthesiser, loop = self.parts.stages.synthesiser, asyncio.get_running_loop()
-        limit_s = self.parts.speech.synthesis_s
+    async def _make(
+        self, synthesiser: Synthesiser, segment: Segment, mark: Mark, scope: Scope, call: Call, limit_s: float
+    ) -> None:
+        """All audio of a segment; what goes wrong is a :class:`VoiceError`."""
+        loop = asyncio.get_running_loop()
+        voice = self.parts.voice if synthesiser is self.parts.stages.synthesiser else None
         assembler = PcmAssembler()
         resampler = Resampler(synthesiser.sample_rate, self.parts.rate_hz)
         part_s = _LONG_PART_S if resampler.in_hz == resampler.out_hz else _PART_S
         try:
             async with asyncio.timeout(limit_s) as limit:
-                speech_of = synthesiser.synthesise(segment.spoken, scope, voice=self.parts.voice)
+                speech_of = synthesiser.synthesise(segment.spoken, scope, voice=voice)
                 async with aclosing(speech_of) as pieces:  # type: ignore[type-var]
                     async for piece in pieces:
                         limit.reschedule(None)
