@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
+from loadtest.process import end
 from transports.options import ServerOptions
 from transports.server import app
 from transports.serving import listen, serve
@@ -20,7 +21,7 @@ from voice.testing import ScriptedDetector, ScriptedModel, ScriptedRecogniser, T
 
 ANSWER = "One two three four five six seven eight nine ten."
 """Two seconds of tones."""
-_START_S = 30.0
+_START_S, _END_S = 30.0, 10.0
 
 
 def silent_agent() -> Agent:
@@ -51,15 +52,15 @@ async def running() -> AsyncIterator[tuple[str, int]]:
     )
     try:
         assert child.stdout is not None
-        async with asyncio.timeout(_START_S):
-            port = (await child.stdout.readline()).decode().strip()
+        port = ""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_START_S):
+                port = (await child.stdout.readline()).decode().strip()
         if not port.isdigit():
             raise EngineFailed("the server did not start")
         yield f"http://127.0.0.1:{port}", child.pid
     finally:
-        if child.returncode is None:
-            child.terminate()
-        await child.wait()
+        await end(child, _END_S)
 
 
 if __name__ == "__main__":
