@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from voice.interfaces import Pcm16
-from voice.resampling import MOST_PRODUCTS
+from voice.one_thread import product
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
@@ -177,11 +177,7 @@ def band_levels(spectrum: npt.NDArray[np.complexfloating], rate_hz: int) -> Floa
     """Level of each band, dB re full scale, shape (frames, bands)."""
     _, bands = analysis(rate_hz)
     power = np.square(spectrum.real) + np.square(spectrum.imag)
-    levels = np.empty((len(power), bands.shape[1]), np.float32)
-    rows = max(1, MOST_PRODUCTS // bands.size)
-    for start in range(0, len(power), rows):
-        np.matmul(power[start : start + rows], bands, out=levels[start : start + rows])
-    return np.asarray(10.0 * np.log10(levels + 1e-10), np.float32)
+    return np.asarray(10.0 * np.log10(product(power, bands) + 1e-10), np.float32)
 
 
 @cache

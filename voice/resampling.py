@@ -18,6 +18,7 @@ import soxr
 
 from voice.errors import BadAudio
 from voice.interfaces import Pcm16
+from voice.one_thread import MOST_PRODUCTS
 
 MIN_HZ, MAX_HZ = 4_000, 192_000
 """Rates that are taken."""
@@ -34,10 +35,6 @@ BETA = 8.0
 BLOCK_OUTPUTS, MOST_OUTPUTS = 16, 64
 """Outputs of a matrix, at least about and at most: enough to be worth a product, few enough that few of its values are
 zero."""
-
-MOST_PRODUCTS = 200_000
-"""Multiplications of one matrix product. OpenBLAS gives products below 262 144 to one thread; with more threads than
-idle cores the others cost tens of milliseconds (measured on two busy cores)."""
 
 MAX_VALUES = 1_000_000
 """Most values of a whole filter. Rates without a common divisor would need more; soxr takes those."""

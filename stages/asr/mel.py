@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from voice.interfaces import ASR_RATE_HZ, Pcm16
+from voice.one_thread import product
 
 Features = npt.NDArray[np.float32]
 """Log-mel features, shape (mels, frames), about −1.5 … 1.5."""
@@ -74,7 +75,7 @@ def log_mel(audio: Pcm16, mels: int = 80) -> tuple[Features, float]:
     windows = np.lib.stride_tricks.sliding_window_view(padded, FFT_SAMPLES)[::HOP_SAMPLES]
     spectrum = np.fft.rfft(windows * _hann(), axis=-1)
     power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32, copy=False)
-    mel = power @ mel_filters(mels)
+    mel = product(power, mel_filters(mels))
     log = np.log10(np.maximum(mel, _SMALLEST))
     floor = np.float32(log.max()) - _RANGE_DECADES
     features = (np.maximum(log, floor) + np.float32(4.0)) / np.float32(4.0)

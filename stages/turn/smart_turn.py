@@ -20,6 +20,7 @@ from voice.compute import ComputeGate
 from voice.errors import BadAudio, EngineFailed, ModelMissing
 from voice.executor import Executor, ThreadExecutor
 from voice.interfaces import ASR_RATE_HZ, Pcm16
+from voice.one_thread import product
 from voice.scope import Scope
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def turn_features(audio: Pcm16) -> Features:
     frames = np.lib.stride_tricks.sliding_window_view(padded, FFT_SAMPLES)[::HOP_SAMPLES][first:FRAMES]
     spectrum = np.fft.rfft(frames * _hann(), axis=-1)
     power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32, copy=False)
-    log = np.log10(np.maximum(power @ mel_filters(MELS), _LEAST_POWER)).T
+    log = np.log10(np.maximum(product(power, mel_filters(MELS)), _LEAST_POWER)).T
     features = np.empty((MELS, FRAMES), dtype=np.float32)
     features[:, first:] = log
     features[:, :first] = log[:, :1]

@@ -17,6 +17,7 @@ from stages.asr.mel import FFT_SAMPLES, HOP_SAMPLES, mel_filters
 from stages.asr.speakers.encoder_graph import FRAMES, MELS, SIZE, Floats, encoder_model
 from voice.errors import BadAudio, EngineFailed, ModelMissing
 from voice.interfaces import Pcm16
+from voice.one_thread import product
 
 MODEL = "ge2e-speaker-encoder"
 MODEL_FILE = "pretrained.pt"
@@ -101,8 +102,7 @@ def window_mel(audio: Pcm16) -> npt.NDArray[np.float32]:
     frames = np.lib.stride_tricks.sliding_window_view(padded, FFT_SAMPLES)[::HOP_SAMPLES][:FRAMES]
     spectrum = np.fft.rfft(frames * np.hanning(FFT_SAMPLES + 1)[:-1].astype(np.float32), axis=-1)
     power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32, copy=False)
-    mel: npt.NDArray[np.float32] = power @ mel_filters(MELS)
-    return mel
+    return product(power, mel_filters(MELS))
 
 
 def _read(path: Path | None) -> bytes:
