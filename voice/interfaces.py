@@ -77,6 +77,7 @@ class Transcript:
 
     Attributes:
         rejected: Why a hypothesis was thrown away (``"no_speech"``, ``"repetition"``, …); ``None`` otherwise.
+        language_probability: Of ``language``, 0–1, where the engine found it out; ``None``: it was told, or can't say.
         average_logprob: Mean token log probability; ``None`` where the engine has none.
     """
 
@@ -85,6 +86,7 @@ class Transcript:
     average_logprob: float | None = None
     words: tuple[Word, ...] = ()
     rejected: str | None = None
+    language_probability: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

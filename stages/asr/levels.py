@@ -45,6 +45,24 @@ def block_levels(audio: Pcm16) -> npt.NDArray[np.float32]:
     return levels
 
 
+ABOVE_FLOOR_DB = 6.0
+"""Speech is so much louder than the noise between its words (the 10th percentile of levels)…"""
+
+_FLOOR_AT_MOST_DB = (
+    -12.0
+)  # …which is taken to be at least so far below the loud blocks: speech may have no pause
+
+
+def sounding(levels: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    """Which blocks are loud enough for speech among what noise there is, shape (n,)."""
+    if not len(levels):
+        return np.zeros(0, dtype=np.bool_)
+    loud = float(np.percentile(levels, 95))
+    floor = min(float(np.percentile(levels, 10)), loud + _FLOOR_AT_MOST_DB)
+    threshold = max(SILENCE_DBFS, loud - VOICED_RANGE_DB, floor + ABOVE_FLOOR_DB)
+    return np.asarray(levels > threshold)
+
+
 def voiced_s(levels: npt.NDArray[np.float32]) -> float:
     """How long there is sound that could be speech, in seconds."""
     if not len(levels):

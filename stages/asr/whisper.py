@@ -1,62 +1,38 @@
-"""Whisper for all sessions of a process: a greedy pass in a window that fits, checks, and further passes on
-doubt.
+"""Whisper for all sessions of a process: a greedy pass in a window that fits, checks, and further looks on doubt.
 
-Whisper's encoder always ran over 30 s; here its window is as short as the utterance allows, which costs a
-fifth for short ones. What that loses (loops and slips in short windows) the checks of
-:mod:`stages.asr.guards` notice, and a wider window mends.
+Whisper's encoder always ran over 30 s; here its window is as short as the utterance allows, which costs a fifth for
+short ones. What that loses (loops and slips in short windows) the checks of :mod:`stages.asr.guards` notice, and the
+looks of :mod:`stages.asr.looks` mend.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
-from stages.asr import levels
-from stages.asr.guards import Hypothesis, Judgement, Severity, count_words, judge
-from stages.asr.mel import Features, log_mel
-from stages.asr.whisper_model import Pass, WhisperModel
+from stages.asr import seams
+from stages.asr.guards import Hypothesis, Judgement, Severity, judge
+from stages.asr.looks import badness, cut_smaller, first_look, next_look
+from stages.asr.pieces import OVERLAP_S, Piece, halves, prepare
+from stages.asr.whisper_model import WhisperModel
+from stages.asr.whisper_pass import Pass
+from stages.asr.words import NO_SPACES, shifted
 from voice.batching import Batcher, BatcherStats
 from voice.compute import ComputeGate
 from voice.errors import BadAudio, DeadlineExceeded, Overloaded
 from voice.executor import Executor, ThreadExecutor
-from voice.interfaces import ASR_RATE_HZ, Pcm16, RecogniserCapabilities, Transcript
-from voice.scope import Priority, Scope
+from voice.interfaces import ASR_RATE_HZ, Pcm16, RecogniserCapabilities, Transcript, Word
+from voice.scope import Scope
 
-NARROWEST_FRAMES = 1_000
-"""Below about 10 s of window Whisper begins to repeat itself."""
-
-WIDER_FRAMES = (1_500, 3_000)
-"""What a second and third look get. 3,000 frames (30 s) are what Whisper was trained on."""
-
-STEP_FRAMES = 200
-TAIL_FRAMES = 50
-"""Windows grow in steps, so that requests share batches, and end in at least 0.5 s of silence."""
-
-LONGEST_PIECE_S = 28.0
 MAX_AUDIO_S = 120.0
-BEAM = 5
-"""Width of the second look, as in the reference."""
 
-HOT = 0.4
-"""Temperature of the third look."""
-
-_NO_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A stretch of audio that fits one window."""
-
-    features: Features
-    silence: float
-    audio_s: float
-    voiced_s: float
+_Found: TypeAlias = tuple[Hypothesis, Judgement]
 
 
 class WhisperCt2:
@@ -71,10 +47,13 @@ class WhisperCt2:
         gate: Taken for each call.
         executor: Where calls and preparation run; ``None``: a thread for each of the two.
         max_batch: Most utterances of a call.
+        word_times: Transcripts have their words, with times and probabilities; costs a tenth more.
+        timeout_s: A call that takes longer hangs, and everyone is told so.
 
     Attributes:
         counters: What happened since the start: ``utterances``, ``pieces``, ``passes``, ``retries``, and
-            ``rejected_REASON`` / ``retried_REASON``.
+            ``rejected_REASON`` / ``retried_REASON``, by piece; ``cut_smaller``, ``seams``,
+            ``unsaid_words`` (left out at the ends of texts).
 
     Raises:
         ModelMissing: The model is neither here nor to be had.
@@ -92,13 +71,15 @@ class WhisperCt2:
         gate: ComputeGate | None = None,
         executor: Executor | None = None,
         max_batch: int = 8,
+        timeout_s: float = 30.0,
+        word_times: bool = False,
     ) -> None:
         self.name = model if model_path is None else f"whisper {model_path.name}"
         self._model = WhisperModel(
             model_path or _from_catalogue(model), device=device, compute_type=compute_type, threads=threads
         )
         self.capabilities = RecogniserCapabilities(
-            languages=self._model.languages, word_times=False, hints=True, max_audio_s=MAX_AUDIO_S
+            languages=self._model.languages, word_times=word_times, hints=True, max_audio_s=MAX_AUDIO_S
         )
         self.counters: Counter[str] = Counter()
         self._own = [] if executor else [ThreadExecutor("whisper"), ThreadExecutor("whisper-prepare")]
@@ -109,6 +90,7 @@ class WhisperCt2:
             name=self.name,
             executor=executor or self._own[0],
             max_batch=max_batch,
+            timeout_s=timeout_s,
             bucket=lambda one: one.bucket,
             gate=gate,
         )
@@ -132,7 +114,7 @@ class WhisperCt2:
 
         ``language`` is a code like ``"de"`` or ``"en-US"``; ``None`` detects it (multilingual models).
         ``rejected`` of the result: ``"silence"``, ``"click"``, ``"steady"`` (by level alone),
-        ``"no_speech"``, ``"invented"``, ``"no_words"``, ``"endless"``, ``"too_fast"``.
+        ``"no_speech"``, ``"invented"``, ``"no_words"``, ``"endless"``, ``"too_fast"``, ``"hopeless"``.
 
         Raises:
             BadAudio: Not one-dimensional int16, or longer than 120 s.
@@ -147,104 +129,146 @@ class WhisperCt2:
         code = self._model.check_language(language)
         scope.check()
         self.counters["utterances"] += 1
-        prepared = await self._prepare_on.run(_prepare, audio, self._model.mels)
+        prepared = await self._prepare_on.run(prepare, audio, self._model.mels)
         if isinstance(prepared, str):
             return self._reject(prepared, code)
         asked = self._model.hint_tokens(hints)
+        timed = self.capabilities.word_times or any(piece.overlaps for piece in prepared)
         done = await asyncio.gather(
-            *(self._recognise(piece, scope, code, asked) for piece in prepared), return_exceptions=True
+            *(self._recognise(piece, scope, code, asked, timed) for piece in prepared), return_exceptions=True
         )
-        return self._join([_raised(one) for one in done])
+        return self._join(prepared, [_raised(one) for one in done])
 
     async def _recognise(
-        self, piece: _Piece, scope: Scope, language: str | None, hints: tuple[int, ...]
-    ) -> tuple[Hypothesis, Judgement]:
-        """Pass after pass until one is good enough; the best of them."""
+        self, piece: Piece, scope: Scope, language: str | None, hints: tuple[int, ...], timed: bool
+    ) -> _Found:
+        """Look after look until one is good enough; the best of them."""
         self.counters["pieces"] += 1
-        best: tuple[Hypothesis, Judgement] | None = None
-        for look, one in enumerate(_passes(piece, language, hints)):
-            if best is not None:
-                one = replace(one, language=best[0].language)
-                self.counters["retries"] += 1
-                self.counters[f"retried_{best[1].reason}"] += 1
-            try:
-                hypothesis = await self._batcher.submit(one, scope)
-            except (DeadlineExceeded, Overloaded):
-                if best is None or scope.cancelled:
-                    raise
-                break  # no time for another look: what there is must do
-            self.counters["passes"] += 1
-            found = hypothesis, judge(hypothesis, piece.voiced_s)
-            best = found if best is None else min(best, found, key=_badness)
-            if not _look_again(look, best[1].severity, scope.priority):
-                break
-        assert best is not None  # _passes yields at least once
+        one = first_look(piece, language, hints, scope.priority, word_times=timed)
+        done: list[Pass] = []
+        best: _Found | None = None
+        try:
+            while True:
+                found = await self._look(one, piece, scope)
+                best = found if best is None else min(best, found, key=badness)
+                done.append(one)
+                following = next_look(done, *best, scope.priority)
+                if following is None:
+                    break
+                self._count_retry(best[1])
+                one = following
+            if cut_smaller(*best, scope.priority) and (parts := halves(piece)) is not None:
+                self.counters["cut_smaller"] += 1
+                best = min(best, await self._in_parts(piece, parts, scope, best[0], timed), key=badness)
+        except (DeadlineExceeded, Overloaded):
+            if best is None or scope.cancelled:
+                raise  # otherwise there is no time for another look: what there is must do
         return best
 
-    def _join(self, pieces: Sequence[tuple[Hypothesis, Judgement]]) -> Transcript:
-        """The pieces' texts in order; a rejected piece is left out."""
-        kept = [h for h, judgement in pieces if _usable(judgement)]
-        language = pieces[0][0].language
-        if not kept:
-            return self._reject(pieces[0][1].reason or "no_words", language, pieces[0][0].average_logprob)
-        tokens = sum(h.tokens + 1 for h in kept)
-        logprob = sum(h.average_logprob * (h.tokens + 1) for h in kept) / tokens
-        separator = "" if language in _NO_SPACES else " "
-        return Transcript(separator.join(h.text for h in kept), language, logprob)
+    async def _look(self, one: Pass, piece: Piece, scope: Scope) -> _Found:
+        hypothesis = await self._batcher.submit(one, scope)
+        self.counters["passes"] += 1
+        self.counters["unsaid_words"] += hypothesis.unsaid
+        return hypothesis, judge(hypothesis, piece.voiced_s)
 
-    def _reject(self, reason: str, language: str | None, logprob: float | None = None) -> Transcript:
+    def _count_retry(self, verdict: Judgement) -> None:
+        self.counters["retries"] += 1
+        self.counters[f"retried_{verdict.reason}"] += 1
+
+    async def _in_parts(
+        self, piece: Piece, parts: Sequence[Piece], scope: Scope, best: Hypothesis, timed: bool
+    ) -> _Found:
+        """The piece heard part by part, as one hypothesis."""
+        looks = [first_look(part, best.language, (), scope.priority, word_times=timed) for part in parts]
+        heard = await asyncio.gather(
+            *(self._look(look, part, scope) for look, part in zip(looks, parts, strict=True)),
+            return_exceptions=True,
+        )
+        found = [_raised(one) for one in heard]
+        kept = [(part, h) for part, (h, verdict) in zip(parts, found, strict=True) if _usable(verdict)]
+        if not kept:
+            return found[0]
+        whole = replace(
+            best,
+            text=_spaced([h.text for _, h in kept], best.language),
+            tokens=sum(h.tokens for _, h in kept),
+            average_logprob=_mean_logprob([h for _, h in kept]),
+            no_speech=min(h.no_speech for _, h in kept),
+            cut=any(h.cut for _, h in kept),
+            words=tuple(w for part, h in kept for w in shifted(h.words, part.start_s - piece.start_s)),
+            skipped_s=max(h.skipped_s for _, h in kept),
+        )
+        return whole, judge(whole, piece.voiced_s)
+
+    def _join(self, pieces: Sequence[Piece], found: Sequence[_Found]) -> Transcript:
+        """The pieces' texts in order; a rejected piece is left out, and counted."""
+        kept: list[tuple[Piece, Hypothesis]] = []
+        for piece, (hypothesis, verdict) in zip(pieces, found, strict=True):
+            if _usable(verdict):
+                kept.append((piece, hypothesis))
+            else:
+                self.counters[f"rejected_{verdict.reason or 'no_words'}"] += 1
+        if not kept:
+            hypothesis, verdict = found[0]
+            return _nothing(verdict.reason or "no_words", hypothesis)
+        longest = max((h for _, h in kept), key=lambda h: h.tokens)
+        language = longest.language
+        words = [shifted(h.words, piece.start_s) for piece, h in kept]
+        if any(piece.overlaps for piece, _ in kept):
+            text, said = self._over_seams([piece for piece, _ in kept], words, language)
+        else:
+            text, said = (
+                _spaced([h.text for _, h in kept], language),
+                tuple(w for some in words for w in some),
+            )
+        return Transcript(
+            text,
+            language,
+            _mean_logprob([h for _, h in kept]),
+            said if self.capabilities.word_times else (),
+            language_probability=longest.language_probability,
+        )
+
+    def _over_seams(
+        self, pieces: Sequence[Piece], words: Sequence[Sequence[Word]], language: str | None
+    ) -> tuple[str, tuple[Word, ...]]:
+        said = list(words[0])
+        for piece, following in zip(pieces[1:], words[1:], strict=True):
+            if piece.overlaps:
+                self.counters["seams"] += 1
+                said = seams.joined(said, following, piece.cut_s, OVERLAP_S)
+            else:
+                said += following
+        return _spaced([word.text for word in said], language), tuple(said)
+
+    def _reject(self, reason: str, language: str | None) -> Transcript:
         self.counters[f"rejected_{reason}"] += 1
-        return Transcript("", language, logprob, rejected=reason)
+        return Transcript("", language, rejected=reason)
+
+
+def _nothing(reason: str, hypothesis: Hypothesis) -> Transcript:
+    return Transcript(
+        "",
+        hypothesis.language,
+        hypothesis.average_logprob,
+        rejected=reason,
+        language_probability=hypothesis.language_probability,
+    )
+
+
+def _spaced(texts: Sequence[str], language: str | None) -> str:
+    return ("" if language in NO_SPACES else " ").join(text for text in texts if text)
+
+
+def _mean_logprob(found: Sequence[Hypothesis]) -> float:
+    tokens = sum(h.tokens + 1 for h in found)
+    return sum(h.average_logprob * (h.tokens + 1) for h in found) / tokens
 
 
 def _from_catalogue(name: str) -> Path:
     from voice import models
 
     return models.path(name)
-
-
-def _prepare(audio: Pcm16, mels: int) -> str | list[_Piece]:
-    """Features of the audio's pieces, or why it can't hold speech."""
-    loudness = levels.block_levels(audio)
-    if (reason := levels.why_no_speech(audio, loudness)) is not None:
-        return reason
-    pieces: list[_Piece] = []
-    edges = [0, *levels.cut_points(loudness, LONGEST_PIECE_S), len(audio)]
-    for start, end in itertools.pairwise(edges):
-        part = audio[start:end]
-        features, silence = log_mel(part, mels)
-        sound_s = levels.voiced_s(levels.block_levels(part))
-        pieces.append(_Piece(features, silence, len(part) / ASR_RATE_HZ, sound_s))
-    return pieces
-
-
-def _passes(piece: _Piece, language: str | None, hints: tuple[int, ...]) -> Iterator[Pass]:
-    """A greedy pass in the narrowest window; a beam in a wider one; sampling in the widest. Hints only at
-    first: they can be what misled it."""
-    steps = -(-(piece.features.shape[1] + TAIL_FRAMES) // STEP_FRAMES)
-    fitting = min(max(NARROWEST_FRAMES, steps * STEP_FRAMES), WIDER_FRAMES[-1])
-    one = Pass(piece.features, piece.silence, piece.audio_s, fitting, language=language, hints=hints)
-    yield one
-    wider = next((frames for frames in WIDER_FRAMES if frames > fitting), WIDER_FRAMES[-1])
-    yield replace(one, window=wider, beam=BEAM, hints=())
-    yield replace(one, window=WIDER_FRAMES[-1], temperature=HOT, hints=())
-
-
-def _look_again(look: int, severity: Severity, priority: Priority) -> bool:
-    """Whether the best outcome of ``look + 1`` passes deserves another."""
-    if severity in (Severity.FINE, Severity.SILENT):
-        return False
-    if priority >= Priority.PARTIAL:
-        return look == 0 and severity in (Severity.SUSPECT, Severity.BAD)
-    return look == 0 or severity is Severity.BAD
-
-
-def _badness(found: tuple[Hypothesis, Judgement]) -> tuple[int, float]:
-    """Order of preference. Of two that seem cut short, the one with more words is the better."""
-    hypothesis, judgement = found
-    if judgement.reason == "truncated":
-        return judgement.severity, -count_words(hypothesis.text)
-    return judgement.severity, -hypothesis.average_logprob
 
 
 def _usable(judgement: Judgement) -> bool:
@@ -255,9 +279,7 @@ def _usable(judgement: Judgement) -> bool:
     return judgement.severity is not Severity.SILENT and judgement.reason != "no_words"
 
 
-def _raised(
-    outcome: tuple[Hypothesis, Judgement] | BaseException,
-) -> tuple[Hypothesis, Judgement]:
+def _raised(outcome: _Found | BaseException) -> _Found:
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome

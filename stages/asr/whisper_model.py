@@ -6,60 +6,34 @@ CTranslate2 runs the network; everything here is synchronous and belongs on an e
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import ctranslate2
 import numpy as np
+import numpy.typing as npt
 import tokenizers
 
-from stages.asr.guards import Hypothesis
-from stages.asr.mel import Features, fit
+from stages.asr.guards import Hypothesis, seems_to_repeat
+from stages.asr.mel import fit
+from stages.asr.whisper_pass import Align, Pass
+from stages.asr.words import (
+    NO_SPACES,
+    TokenTimes,
+    may_have_skipped,
+    paced,
+    skipped_s,
+    without_unsaid_end,
+    words_of,
+)
 from voice.errors import BadRequest, EngineFailed, ModelMissing
-
-TOKENS_PER_S = 8
-SPARE_TOKENS = 16
-"""A pass makes at most 8 tokens a second of audio + 16: fast English speech has about 5."""
 
 MOST_HINT_TOKENS = 96
 """Hints take decoder positions; Whisper's own limit is 223."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pass:
-    """One pass over one utterance.
-
-    Attributes:
-        features: Log-mel features of the audio, without padding.
-        silence: The value of a frame of silence.
-        audio_s: Length of the audio.
-        window: Encoder window, mel frames.
-        beam: 1 is greedy.
-        temperature: 0, or sampling at this temperature.
-        language: Code like ``"en"``; ``None``: detect.
-        hints: Words to expect, as tokens.
-    """
-
-    features: Features
-    silence: float
-    audio_s: float
-    window: int
-    beam: int = 1
-    temperature: float = 0.0
-    language: str | None = None
-    hints: tuple[int, ...] = ()
-
-    @property
-    def bucket(self) -> tuple[int, int, float, int]:
-        """What all passes of a batch share."""
-        return (self.window, self.beam, self.temperature, len(self.hints))
-
-    @property
-    def most_tokens(self) -> int:
-        """Where decoding stops."""
-        return SPARE_TOKENS + math.ceil(TOKENS_PER_S * self.audio_s)
+Rows = npt.NDArray[np.float32]
+"""Encoder output of a batch, shape (n, window / 2, width)."""
 
 
 class WhisperModel:
@@ -126,14 +100,11 @@ class WhisperModel:
             EngineFailed: CTranslate2 failed.
         """
         first = passes[0]
-        features = np.empty((len(passes), self.mels, first.window), dtype=np.float32)
-        for row, one in zip(features, passes, strict=True):
-            fit(one.features, one.silence, first.window, row)
+        sampling = first.temperature > 0
         try:
-            encoded = self._model.encode(ctranslate2.StorageView.from_array(features))
-            languages = self._languages(encoded, passes)
-            prompts = [self._prompt(one, language) for one, language in zip(passes, languages, strict=True)]
-            sampling = first.temperature > 0
+            encoded = self._encode(passes)
+            languages = self._detect(encoded, passes)
+            prompts = [self._prompt(one, found[0][0]) for one, found in zip(passes, languages, strict=True)]
             results = self._model.generate(
                 encoded,
                 prompts,
@@ -147,39 +118,122 @@ class WhisperModel:
                 sampling_topk=0 if sampling else 1,
                 sampling_temperature=first.temperature if sampling else 1.0,
             )
+            found = [
+                self._hypothesis(result, one, ranked)
+                for result, one, ranked in zip(results, passes, languages, strict=True)
+            ]
+            texts = [[i for i in result.sequences_ids[0] if i < self._end] for result in results]
+            return self._aligned(encoded, passes, found, texts)
         except (RuntimeError, ValueError) as error:
             raise EngineFailed(f"Whisper failed on a batch of {len(passes)}: {error}") from error
+
+    def _encode(self, passes: Sequence[Pass]) -> ctranslate2.StorageView:
+        """The encoder's output, made now or by an earlier pass over the same audio in the same window."""
+        window = passes[0].window
+        known = [one.encoding.get(window) for one in passes]
+        if all(row is not None for row in known):
+            return ctranslate2.StorageView.from_array(np.stack([row for row in known if row is not None]))
+        features = np.empty((len(passes), self.mels, window), dtype=np.float32)
+        for row, one in zip(features, passes, strict=True):
+            fit(one.features, one.silence, window, row)
+        encoded = self._model.encode(ctranslate2.StorageView.from_array(features))
+        for one, output in zip(passes, _rows(encoded), strict=True):
+            one.encoding.keep(window, output)
+        return encoded
+
+    def _detect(
+        self, encoded: ctranslate2.StorageView, passes: Sequence[Pass]
+    ) -> list[list[tuple[str, float | None]]]:
+        """For each pass its language, or the detected ones, most probable first."""
+        if not self.multilingual:
+            return [[("en", None)] for _ in passes]
+        given: list[list[tuple[str, float | None]]] = [[(one.language or "", None)] for one in passes]
+        if all(one.language is not None for one in passes):
+            return given
+        found = self._model.detect_language(encoded)
         return [
-            self._hypothesis(result, one, language)
-            for result, one, language in zip(results, passes, languages, strict=True)
+            known if one.language is not None else [(str(token)[2:-2], float(p)) for token, p in ranked[:2]]
+            for one, known, ranked in zip(passes, given, found, strict=True)
         ]
 
-    def _languages(self, encoded: ctranslate2.StorageView, passes: Sequence[Pass]) -> list[str]:
-        if not self.multilingual:
-            return ["en"] * len(passes)
-        if all(one.language is not None for one in passes):
-            return [one.language or "" for one in passes]
-        found = self._model.detect_language(encoded)
-        return [one.language or str(best[0][0])[2:-2] for one, best in zip(passes, found, strict=True)]
-
     def _prompt(self, one: Pass, language: str) -> list[int]:
+        timeless = [] if one.timestamps else [self._no_timestamps]
+        return [*one.hints, *self._sequence(language), *timeless]
+
+    def _sequence(self, language: str) -> list[int]:
         task = [self._id(f"<|{language}|>"), self._transcribe] if self.multilingual else []
-        return [*one.hints, self._start, *task, self._no_timestamps]
+        return [self._start, *task]
 
     def _hypothesis(
-        self, result: ctranslate2.models.WhisperGenerationResult, one: Pass, language: str
+        self,
+        result: ctranslate2.models.WhisperGenerationResult,
+        one: Pass,
+        languages: Sequence[tuple[str, float | None]],
     ) -> Hypothesis:
         ids = result.sequences_ids[0]
         # Scores are means over the tokens made; the reference counts the end token too.
         logprob = result.scores[0] * len(ids) / (len(ids) + 1)
-        text = self._tokens.decode([i for i in ids if i < self._end]).strip()
+        language, probability = languages[0]
         return Hypothesis(
-            text,
+            self._decode([i for i in ids if i < self._end]).strip(),
             len(ids),
             float(logprob),
             float(result.no_speech_prob),
             len(ids) >= one.most_tokens,
             language,
+            probability,
+            languages[1][0] if len(languages) > 1 else None,
+        )
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._tokens.decode(ids))
+
+    def _aligned(
+        self,
+        encoded: ctranslate2.StorageView,
+        passes: Sequence[Pass],
+        found: list[Hypothesis],
+        texts: Sequence[list[int]],
+    ) -> list[Hypothesis]:
+        """The hypotheses, those that need it with the times of their words."""
+        wanted = [
+            at
+            for at, (one, h) in enumerate(zip(passes, found, strict=True))
+            if texts[at] and _needs_times(one, h.text)
+        ]
+        for language in sorted({found[at].language or "" for at in wanted}):
+            rows = [at for at in wanted if found[at].language == language]
+            output = encoded
+            if len(rows) < len(passes):
+                output = ctranslate2.StorageView.from_array(np.ascontiguousarray(_rows(encoded)[rows]))
+            aligned = self._model.align(
+                output,
+                self._sequence(language),
+                [texts[at] for at in rows],
+                [min(passes[at].features.shape[1], passes[at].window) for at in rows],
+            )
+            for at, one in zip(rows, aligned, strict=True):
+                found[at] = self._timed(found[at], texts[at], one, passes[at])
+        return found
+
+    def _timed(
+        self,
+        hypothesis: Hypothesis,
+        ids: list[int],
+        aligned: ctranslate2.models.WhisperAlignmentResult,
+        one: Pass,
+    ) -> Hypothesis:
+        times = TokenTimes.of(aligned.alignments, aligned.text_token_probs, len(ids), one.audio_s)
+        words = words_of(ids, times, self._decode, language=hypothesis.language, sounding=one.sounding)
+        said = without_unsaid_end(words)
+        spaced = "" if hypothesis.language in NO_SPACES else " "
+        return replace(
+            hypothesis,
+            text=hypothesis.text if len(said) == len(words) else spaced.join(word.text for word in said),
+            words=said,
+            skipped_s=skipped_s(said, one.sounding),
+            paced=paced(said),
+            unsaid=len(words) - len(said),
         )
 
     def check_language(self, language: str | None) -> str | None:
@@ -194,3 +248,16 @@ class WhisperModel:
         if code not in self.languages:
             raise BadRequest(f"this Whisper model does not know the language {language!r}")
         return code
+
+
+def _needs_times(one: Pass, text: str) -> bool:
+    doubtful = one.align is Align.IN_DOUBT and may_have_skipped(text, one.sounding)
+    return doubtful or one.align is Align.ALWAYS or seems_to_repeat(text)
+
+
+def _rows(encoded: ctranslate2.StorageView) -> Rows:
+    """Encoder output in the host's memory; a view where it is there already."""
+    if encoded.device != "cpu":
+        encoded = encoded.to(ctranslate2.DataType.float32).to_device(ctranslate2.Device.cpu)
+    rows: Rows = np.asarray(encoded)
+    return rows

@@ -18,7 +18,7 @@ import pytest
 import soxr
 
 from loadtest.wer import compare
-from stages.asr import whisper
+from stages.asr import pieces
 from stages.asr.whisper import WhisperCt2
 from stages.tts.piper import Piper, PiperOptions
 from voice.interfaces import Pcm16, Transcript
@@ -124,7 +124,7 @@ def test_the_model_alone_is_not_believed_either(
     recogniser: WhisperCt2, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same with the sieve before the model switched off: the second and third must hold by themselves."""
-    monkeypatch.setattr(whisper.levels, "why_no_speech", lambda *_: None)
+    monkeypatch.setattr(pieces.levels, "why_no_speech", lambda *_: None)
     assert heard(recogniser, pcm(NOT_SPEECH[name])).text == ""
 
 
