@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType, NoneType
@@ -47,13 +47,15 @@ class Agent:
         name: Shown in logs, letters of your choice.
         greeting: Said at the start of a session; ``None``: the user speaks first.
         voice: Voice of the synthesiser; ``None``: its default.
-        language: ISO 639-1 code of the conversation, a hint for the recogniser; ``None``: it finds out.
+        language: ISO 639-1 code of the conversation, a hint for the recogniser; ``None``: it finds out, and the
+            conversation changes with a long utterance that is surely in another.
         model_options: Sampling and limits of the model.
         turns: Whose turn it is: times and thresholds.
         turn_end: The policies that tell whether the user is done.
         interruptions: The policies that tell a barge-in from a nod, a cough and the agent's own echo.
         speech: What is said when, and when things go wrong.
         limits: Bounds of a session's memory and patience.
+        voices: Voice of the synthesiser by language, for conversations that change it; in others ``voice`` speaks.
         model: A language model, or an async generator function ``(chat, scope)`` that yields text.
 
     Raises:
@@ -73,6 +75,7 @@ class Agent:
     interruptions: Interruptions = field(default_factory=Interruptions)
     speech: SpeechOptions = field(default_factory=SpeechOptions)
     limits: Limits = field(default_factory=Limits)
+    voices: Mapping[str, str] | None = None
     detector: InitVar[VoiceDetector | None] = None
     recogniser: InitVar[Recogniser | None] = None
     model: InitVar[LanguageModel | ModelFunction | None] = None
@@ -89,6 +92,10 @@ class Agent:
             if not isinstance(value := getattr(self, name), kind):
                 wanted = " or ".join(k.__name__ for k in kind).replace("NoneType", "None")
                 raise BadRequest(f"Agent({name}=...) must be {wanted}, not {type(value).__name__}")
+        for language, voice in (self.voices or {}).items():
+            if not isinstance(language, str) or not isinstance(voice, str) or not language or not voice:
+                raise BadRequest(f"Agent(voices=...) maps languages to voices, not {language!r} to {voice!r}")
+            prepare(language)
         prepare(self.language or "en")
         self.tools = [as_tool(one) for one in self.tools]
         self.tool_table()
@@ -169,6 +176,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "greeting": (str, NoneType),
     "voice": (str, NoneType),
     "language": (str, NoneType),
+    "voices": (Mapping, NoneType),
     "model_options": (ModelOptions,),
     "turns": (TurnOptions,),
     "turn_end": (TurnEnd,),

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from voice.answer_parts import Owner, Parts, prompt_of
@@ -75,6 +76,10 @@ class Answering:
     def configure(self, options: AnswerOptions) -> None:
         """Make the answers to come with other options."""
         self._parts = self._plain_parts.using(options)
+
+    def speak(self, language: str | None, voice: str | None) -> None:
+        """Have the answers to come speak another language; :meth:`configure` them after that."""
+        self._plain_parts = replace(self._plain_parts, language=language, voice=voice)
 
     def new(
         self,

@@ -12,10 +12,11 @@ from voice.answering import Answering
 from voice.audio import AudioFormat
 from voice.chat import Chat, Entry, ToolEntry, UserEntry
 from voice.errors import BadAudio, BadRequest
-from voice.events import KeysPressed, SessionEvent
+from voice.events import KeysPressed, LanguageChanged, SessionEvent
 from voice.hearing import Ear
 from voice.interfaces import ASR_RATE_HZ, ImagePart, Pcm16
 from voice.keypad import Keypad
+from voice.language import SpokenLanguage
 from voice.listening import Listening
 from voice.options import AnswerOptions, TurnOptions
 from voice.response import Response
@@ -31,7 +32,7 @@ class Controls:
         agent: Who the caller talks to.
         session_id: Names the session.
         options: Whose turn it is.
-        language: Of the user's voice; ``None``: the recogniser finds out.
+        spoken: Which language the user speaks.
         hints: Words that the recogniser may expect.
         chat: The history, as it was heard.
     """
@@ -39,7 +40,7 @@ class Controls:
     agent: Agent
     session_id: str
     options: TurnOptions
-    language: str | None
+    spoken: SpokenLanguage
     hints: tuple[str, ...]
     chat: Chat
     ear: Ear
@@ -327,6 +328,51 @@ class Controls:
         """Whether the live answer, if there is one, is spoken; else it is text only."""
         live = self._answering.live
         return self._answers.speak if live is None else live.parts.speak
+
+    @property
+    def language(self) -> str | None:
+        """Of the user's voice; ``None``: the recogniser finds out, and nothing has told yet.
+
+        Set, it is fixed, whatever is heard; set to ``None``, a long utterance that is surely in another changes it.
+        """
+        return self.spoken.current
+
+    @language.setter
+    def language(self, fixed: str | None) -> None:
+        before = self.spoken.current
+        self.spoken.give(fixed)
+        if self._started and self.spoken.current != before:
+            self._speak_language()
+
+    def use_language(self, language: str) -> None:
+        """Someone asked for a language ("in English, please"): it is heard and spoken from now on.
+
+        Raises:
+            BadRequest: Not one that the recogniser hears.
+        """
+        self._check_live()
+        if self.hears_language(language):
+            self._feed(turns.Typed(self._now(), answer=False))  # a guess does not know
+
+    def hears_language(self, language: str) -> bool:
+        """The user speaks another language from now on; returns whether that is a change."""
+        if not self.spoken.request(language):
+            return False
+        self._speak_language()
+        self.emit(LanguageChanged(self.spoken.current or language))
+        return True
+
+    def _speak_language(self) -> None:
+        """Judge the user's words by the language, and answer in its voice, where the agent has one for it."""
+        agent, language = self.agent, self.spoken.current
+        self.taker.certainty.language = language
+        if not agent.voices:
+            return
+        if language is not None and language in agent.voices:
+            self._answering.speak(language, agent.voices[language])
+        else:
+            self._answering.speak(agent.language, agent.voice)
+        self._answering.configure(self._answers)
 
     def use_format(self, audio_format: AudioFormat) -> None:
         """What :meth:`hear` is given from now on."""

@@ -35,6 +35,28 @@ class SpeechStopped:
 
 
 @dataclass(frozen=True, slots=True)
+class UserPartial:
+    """What the user has said so far, as far as it is understood; only with ``TurnOptions.partials``.
+
+    ``text`` begins with ``stable``: words that later partials of the item begin with, too. The rest may change.
+    ``UserSaid`` is the authority on both.
+    """
+
+    item_id: str
+    text: str
+    stable: str
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageChanged:
+    """From now on the user speaks this language (ISO 639-1): it was heard for long and surely enough, or asked for.
+
+    Comes before the ``UserSaid`` that it was heard in, and before the answer to that is begun."""
+
+    language: str
+
+
+@dataclass(frozen=True, slots=True)
 class UserSaid:
     """A turn is certain: the user's words are in the history. ``audio_s`` is the length of the turn's audio;
     ``text`` is empty when there was speech but no words (nothing enters the history then)."""
@@ -238,6 +260,8 @@ class SessionEnded:
 SessionEvent: TypeAlias = (
     SpeechStarted
     | SpeechStopped
+    | UserPartial
+    | LanguageChanged
     | UserSaid
     | ResponseStarted
     | ResponseText

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 from voice.answering import Answering
 from voice.backchannels import ENGLISH_HINTS
 from voice.chat import UserEntry
+from voice.completion import completion_of
 from voice.degradation import Rung
-from voice.errors import EngineFailed, Overloaded, VoiceError, kind_of
+from voice.errors import Overloaded, VoiceError, kind_of
 from voice.events import Problem, SpeechStarted, SpeechStopped, UserSaid
 from voice.hearing import Ear
 from voice.interfaces import ASR_RATE_HZ, Pcm16, TurnModel
 from voice.options import TurnOptions
-from voice.recognition import recognise
+from voice.partial_passes import PartialPasses
+from voice.recognition import recognise_spoken
 from voice.response import Response
 from voice.scope import Identity, Priority, Reason, Scope
 from voice.turn_events import (
@@ -71,10 +73,14 @@ class Listening:
         self.guesses = session.agent.stages.guesses.session()
         self.item_id: str | None = None  # names the newest turn, in progress or over
         self._heard_until = 0  # audio before this index belongs to earlier turns
-        self._from: int | None = None  # where the turn's audio begins; None: nothing was said yet
+        self._start: int | None = None  # where the turn's audio begins; None: nothing was said yet
+        self._from = 0  # where the part of it begins whose words are not settled
         self._to = 0  # where the audio for the recogniser ends
         self._began = 0  # where its newest speech begins
         self._end = 0  # where its speech ends
+        self._voiced = 0  # samples of its speech before the newest
+        self._partials = PartialPasses(session, ear, self)
+        scope.on_cancel(lambda _: self._partials.stop())
         self._edge_at = 0.0  # when the detector last noticed that the user began to speak
 
     def _now(self) -> float:
@@ -84,14 +90,16 @@ class Listening:
 
     def began(self, index: int, now: float) -> None:
         """Speech began at a sample: its audio starts a little before, but never inside an earlier turn."""
-        if self._from is None:
+        if self._start is None:
             start = index - int(self._session.options.pre_roll_s * ASR_RATE_HZ)
-            self._from = self._ear.keep_from = max(start, self._heard_until, self._ear.log.start)
+            self._begin_at(max(start, self._heard_until, self._ear.log.start))
         self._edge_at = now
         self._began = index
 
     def paused(self, index: int) -> None:
-        """Speech ended at a sample, for now."""
+        """Speech ended at a sample, for now: what is recognised next is its final text."""
+        self._partials.stop()
+        self._voiced += max(0, index - self._began)
         self._end = index
         self._to = min(index + _TAIL, self._ear.log.end)
 
@@ -119,29 +127,49 @@ class Listening:
         a turn that is spoken in real time before this does.
         """
         manual = options.mode == "manual"
-        if self._from is None:
+        if self._start is None:
             if not manual:
                 return False
             self._keep()
-            if self._from is None:
+            if self._start is None:
                 return False
         most_s = options.max_turn_s + (0.0 if manual else _REAL_TIME_MARGIN_S)
-        return self._ear.log.end - self._from >= most_s * ASR_RATE_HZ
+        return self._ear.log.end - self._start >= most_s * ASR_RATE_HZ
 
     @property
     def pending_s(self) -> float:
         """Seconds of audio that belong to the turn in progress, or, without turn detection, to the next one.
 
         A turn that was closed and waits for its words only has what it has: the rest is the next one's."""
-        start = max(self._to, self._heard_until) if self._session.taker.closing else self._from
+        start = max(self._to, self._heard_until) if self._session.taker.closing else self._start
         return 0.0 if start is None else (self._ear.log.end - start) / ASR_RATE_HZ
 
     def end_here(self) -> bool:
         """The turn's audio ends now; returns whether there is any."""
-        if self._from is None:
+        if self._start is None:
             return False
         self._to = self._ear.log.end
         return True
+
+    @property
+    def unsettled_from(self) -> int:
+        """Where the turn's audio begins whose words are not settled."""
+        return self._from
+
+    @property
+    def unsettled_s(self) -> float:
+        """Seconds of it, up to now."""
+        return (self._ear.log.end - self._from) / ASR_RATE_HZ
+
+    def audio(self, stop: int) -> Pcm16:
+        """The turn's audio up to a sample, without what is settled."""
+        start = stop if self._start is None else max(self._from, self._ear.log.start)
+        return self._ear.log.read(start, max(start, stop))
+
+    def speech_s(self, audio: Pcm16) -> float:
+        """How much of the turn's newest audio is speech, in seconds."""
+        going_on = max(0, self._ear.voiced_until - self._began) if self._ear.speaking else 0
+        return min(self._voiced + going_on, audio.size) / ASR_RATE_HZ
 
     # ------------------------------------------------------------ the turn
 
@@ -164,6 +192,12 @@ class Listening:
             self._answering.prepare(turn.reading)
         if turn.speech_end is not None:  # it had ended before it was clear that it was a turn
             self._session.emit(SpeechStopped(turn.item_id, self._ear.stream_s(turn.speech_end)))
+        self._follow(turn)
+
+    def _follow(self, turn: UserTurn) -> None:
+        """The words of an announced turn's speech are read along while it goes on."""
+        if self._ear.speaking and self._start is not None and not self._scope.cancelled:
+            self._partials.follow(turn, self._ear.time_of(self._began))
 
     def _turn_of(self, number: int) -> UserTurn:
         """The turn in progress; made when a sound is first looked at, announced or not."""
@@ -186,6 +220,7 @@ class Listening:
             turn.speech_end = turn.paused_at = None
             self._settle(turn)
             self._tell_started(turn)
+            self._follow(turn)
 
     def _drop_work(self, turn: UserTurn, reason: Reason) -> None:
         """Recognition and guess are void."""
@@ -202,19 +237,26 @@ class Listening:
             self.guesses.dropped(self._now())
 
     def _tell_started(self, turn: UserTurn) -> None:
-        at_s = (self._from or 0) / ASR_RATE_HZ
+        at_s = (self._start or 0) / ASR_RATE_HZ
         self._session.emit(SpeechStarted(turn.item_id, at_s, self._ear.stream_s(self._edge_at)))
 
     def _settle(self, turn: UserTurn) -> None:
         """A long stretch that has been recognised up to a pause is not recognised again."""
-        start = self._from
-        if start is not None and turn.text and self._to - start > _SETTLE_S * ASR_RATE_HZ:
-            turn.settled = turn.text
-            self._from = self._ear.keep_from = self._to
+        if self._start is not None and turn.text and self._to - self._from > _SETTLE_S * ASR_RATE_HZ:
+            self.settle(turn, self._to, turn.text, turn.language)
+
+    def settle(self, turn: UserTurn, until: int, text: str, language: str | None) -> None:
+        """The turn's audio up to a sample holds these words, and is not recognised again. The turn model may still
+        look at its end."""
+        turn.settled, turn.settled_language, self._from = text, language, until
+        model = self._session.agent.stages.turn
+        looks_at = 0 if model is None else int(model.window_s * ASR_RATE_HZ)
+        self._ear.keep_from = max(self._start or 0, until - looks_at)
 
     def recognise(self, decision: Recognise) -> None:
         """Transcribe the turn's audio up to the pause."""
         turn = self._turn_of(decision.turn)
+        self._partials.stop()
         self._drop_work(turn, Reason.SUPERSEDED)
         work = turn.new_work(decision.revision)
         if turn.speech_end is not None and self._now() >= turn.speech_end + self._session.options.min_delay_s:
@@ -224,14 +266,9 @@ class Listening:
         if decision.probe and self._session.language in (None, "en"):
             hints = (*hints, *ENGLISH_HINTS)
         work.run(
-            self._transcribe(turn, decision.revision, self._audio(stop), hints, work),
+            self._transcribe(turn, decision.revision, self.audio(stop), hints, work),
             f"recognise {self._session.session_id}",
         )
-
-    def _audio(self, stop: int) -> Pcm16:
-        """The turn's audio up to a sample."""
-        start = stop if self._from is None else max(self._from, self._ear.log.start)
-        return self._ear.log.read(start, max(start, stop))
 
     def judge(self, decision: Judge) -> None:
         """Ask the turn model whether the user is done, about the turn with so much silence after it."""
@@ -243,39 +280,24 @@ class Listening:
         sparing = agent.stages.service.rung >= Rung.FEWER_PARTIALS
         if sparing and decision.silence_s > agent.turn_end.look_again_s[0]:
             return  # it was asked at the beginning of the pause, and the load is too high to ask again
-        silence = int(decision.silence_s * ASR_RATE_HZ)
-        audio = self._audio(min(self._end + silence, self._ear.log.end))
+        stop = min(self._end + int(decision.silence_s * ASR_RATE_HZ), self._ear.log.end)
+        start = stop if self._start is None else max(self._start, self._ear.log.start)
+        audio = self._ear.log.read(start, max(start, stop))
         turn.work.run(self._judge(model, decision, audio, turn.work), f"judge {self._session.session_id}")
 
     async def _judge(self, model: TurnModel, decision: Judge, audio: Pcm16, scope: Scope) -> None:
-        probability: float | None = None
-        try:
-            if audio.size:
-                answer = float(await model.completion(audio, scope))
-                if not 0.0 <= answer <= 1.0:  # not a number is not, either
-                    raise EngineFailed(f"{answer} is no probability")
-                probability = answer
-        except VoiceError as error:
-            if not scope.cancelled:
-                log.warning("the turn model %s failed: %s", model.name, error)
-        except asyncio.CancelledError:
-            if scope.cancelled or (task := asyncio.current_task()) is None or task.cancelling():
-                raise
-            log.warning("the turn model %s was cancelled from within", model.name)
-        except Exception as error:  # a stranger's code: it costs this judgement, nothing else
-            log.warning("the turn model %s failed", model.name, exc_info=error)
-        if scope.cancelled:
-            return
-        self._feed(Judged(self._now(), decision.turn, decision.revision, decision.silence_s, probability))
+        probability = await completion_of(model, audio, scope)
+        if not scope.cancelled:
+            self._feed(Judged(self._now(), decision.turn, decision.revision, decision.silence_s, probability))
 
     async def _transcribe(
         self, turn: UserTurn, revision: int, audio: Pcm16, hints: tuple[str, ...], scope: Scope
     ) -> None:
-        started = self._now()
+        started, speech_s = self._now(), self.speech_s(audio)
         text, failed = "", False
+        language: str | None = None
         try:
-            stages, language = self._session.agent.stages, self._session.language
-            text = (await recognise(stages, audio, scope, language=language, hints=hints)).text
+            text, language = await self._words(audio, speech_s, scope, hints, turn.settled_language)
         except VoiceError as error:
             failed = True
             if not scope.cancelled:
@@ -294,17 +316,33 @@ class Listening:
         if scope.cancelled:
             return
         turn.asr_s = self._now() - started
-        turn.text, turn.lost = f"{turn.settled} {text.strip()}".strip(), failed
+        turn.text, turn.lost = f"{turn.settled} {text}".strip(), failed
+        turn.language = language or turn.settled_language
+        if text:
+            self._partials.heard(turn, turn.text, speech_s)
         around = self._session.around()
         self._feed(Heard(self._now(), turn.number, revision, turn.text, around, failed))
 
+    async def _words(
+        self,
+        audio: Pcm16,
+        speech_s: float,
+        scope: Scope,
+        hints: tuple[str, ...],
+        pending: str | None = None,
+    ) -> tuple[str, str | None]:
+        """The words of a stretch of audio, and the language that the session's changes to with them."""
+        session = self._session
+        transcript, language = await recognise_spoken(
+            session.agent.stages, audio, scope, session.spoken, speech_s, pending=pending, hints=hints
+        )
+        return transcript.text.strip(), language
+
     async def transcribe_entry(self, entry: UserEntry, audio: Pcm16) -> None:
         """The words of audio that was handed in whole enter the history where its entry is."""
-        stages, language = self._session.agent.stages, self._session.language
-        hints = self._session.hints
         text, scope = "", self._scope.child("stage")
         try:
-            text = (await recognise(stages, audio, scope, language=language, hints=hints)).text.strip()
+            text, _ = await self._words(audio, audio.size / ASR_RATE_HZ, scope, self._session.hints)
         except VoiceError as error:
             message = f"the user's words were lost: {error}"
             self._session.emit(Problem(message, kind_of(error), entry.item_id))
@@ -316,8 +354,10 @@ class Listening:
         self._session.emit(UserSaid(entry.item_id, text, audio.size / ASR_RATE_HZ))
 
     def guess(self, decision: Guess) -> None:
-        """Start an answer behind the gate."""
+        """Start an answer behind the gate; not where it would be in the language that was spoken before."""
         turn = self._turn_of(decision.turn)
+        if turn.language is not None:
+            return
         work = (
             turn.work
             if turn.work is not None and not turn.work.cancelled
@@ -334,8 +374,12 @@ class Listening:
         """The turn is certain: its words enter the history. Returns it with its guess, if that is any good."""
         turn = self._turn_of(decision.turn)
         turn.committed_at = self._now()
-        start = self._from or 0
+        start = self._start or 0
         self._session.chat.add_user(decision.text, item_id=turn.item_id)
+        if not turn.lost:
+            self._partials.count(turn, decision.text)
+        if turn.language is not None:
+            self._session.hears_language(turn.language)
         self.forget(self._to)
         audio_s = max(0, self._to - start) / ASR_RATE_HZ
         self._session.emit(UserSaid(turn.item_id, decision.text, audio_s))
@@ -355,6 +399,8 @@ class Listening:
         self.forget(self._to)
         if turn is None:
             return
+        if not turn.lost:
+            self._partials.count(turn, "")
         self._drop_work(turn, Reason.SUPERSEDED)
         turn.scope.cancel(Reason.SUPERSEDED)
         if decision.announced:
@@ -379,7 +425,9 @@ class Listening:
     def forget(self, until: int) -> None:
         """Audio before a sample belongs to turns that are over."""
         self._heard_until = max(self._heard_until, until)
-        self._from = self._ear.keep_from = None
+        self._partials.stop()
+        self._start = self._ear.keep_from = None
+        self._voiced = 0
         # without turn detection, what came while the last turn was closed is the next one's
         if self._session.options.mode == "manual":
             self._keep()
@@ -388,4 +436,7 @@ class Listening:
         """All audio that belongs to no turn yet is the next one's."""
         start = max(self._heard_until, self._ear.log.start)
         if start < self._ear.log.end:
-            self._from = self._ear.keep_from = start
+            self._begin_at(start)
+
+    def _begin_at(self, index: int) -> None:
+        self._start = self._from = self._ear.keep_from = index

@@ -15,6 +15,7 @@ class Counters:
         barge_ins: Answers that the user interrupted.
         false_alarms: Sounds over the agent's voice that turned out to be nothing: it went on where it was.
         empty_turns: Speech without words.
+        committed_words: Words that partial transcripts told as settled; ``changed``: the final text says otherwise.
     """
 
     turns: int = 0
@@ -24,3 +25,5 @@ class Counters:
     barge_ins: int = 0
     false_alarms: int = 0
     empty_turns: int = 0
+    committed_words: int = 0
+    committed_words_changed: int = 0

@@ -43,6 +43,10 @@ class TurnOptions:
         respond: Answer a turn by itself; else it only enters the history, and the owner calls ``session.respond()``.
         echo_guard: The agent's own voice, back from a loudspeaker, is kept from the detector.
         interrupt: Speech over the agent's voice can interrupt it; else it is a turn that waits for its end.
+        partials: Tell the user's words while they speak, as ``UserPartial`` events. Off by default, since each costs
+            the recogniser a pass over the turn so far. Realtime clients that ask for transcription turn it on. Without
+            turn detection there are none: nobody knows yet whether what is said will be a turn.
+        partial_interval_s: Speech between two partials. Under load there are fewer, and then none.
     """
 
     mode: Literal["automatic", "manual"] = "automatic"
@@ -67,6 +71,8 @@ class TurnOptions:
     respond: bool = True
     interrupt: bool = True
     echo_guard: bool = True
+    partials: bool = False
+    partial_interval_s: float = 0.4
 
     def __post_init__(self) -> None:
         _check(self.mode in ("automatic", "manual"), 'mode must be "automatic" or "manual"')
@@ -96,6 +102,7 @@ class TurnOptions:
         _check(0.0 <= self.echo_hold_s <= 2.0, "echo_hold_s must be 0 to 2 s")
         _check(0.1 <= self.ask_words_s <= 60.0, "ask_words_s must be 0.1 to 60 s")
         _check(0.0 < self.decide_s <= 10.0, "decide_s must be more than 0, at most 10 s")
+        _check(0.1 <= self.partial_interval_s <= 60.0, "partial_interval_s must be 0.1 to 60 s")
         _check(self.idle_s is None or self.idle_s > 0, "idle_s must be positive, or None for never")
 
 

@@ -1,4 +1,5 @@
-"""How a turn's audio becomes words: which recogniser is asked, for how long, and what if it fails; bugs contained."""
+"""How a turn's audio becomes words: which recogniser is asked, in which language, for how long, and what if it fails;
+bugs contained."""
 
 from __future__ import annotations
 
@@ -6,9 +7,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+import numpy as np
+
+from voice.batching import BatcherStats
 from voice.degradation import Rung
 from voice.errors import DeadlineExceeded, EngineFailed, Overloaded, VoiceError
 from voice.interfaces import ASR_RATE_HZ, Pcm16, Recogniser, Stages, Transcript
+from voice.language import Finding, SpokenLanguage
 from voice.scope import Scope
 from voice.service import Service
 
@@ -53,6 +58,68 @@ async def recognise(
             raise
         log.warning("%s failed, asking %s: %s", first.name, "once more" if not hedged else second.name, error)
     return await _watched(service, second, audio, scope, language, hints, _LIMIT_S)
+
+
+async def recognise_spoken(
+    stages: Stages,
+    audio: Pcm16,
+    scope: Scope,
+    spoken: SpokenLanguage,
+    speech_s: float,
+    *,
+    pending: str | None = None,
+    hints: Sequence[str] = (),
+) -> tuple[Transcript, str | None]:
+    """Recognise what a user said whose language may be one or another; see :func:`recognise`.
+
+    Args:
+        speech_s: How much of the audio is speech.
+        pending: The language that the turn's earlier audio changes to.
+
+    Returns:
+        The words, and the language that the session's changes to with them; ``None``: it stays.
+    """
+    expected = spoken.expected(speech_s)
+    transcript = await recognise(stages, audio, scope, language=expected, hints=hints)
+    if expected is not None:
+        return transcript, None
+    finding = spoken.judge(transcript, speech_s, pending)
+    if finding is Finding.DOUBTFUL and transcript.text.strip():
+        current = pending or spoken.current
+        return await recognise(stages, audio, scope, language=current, hints=hints), None
+    return transcript, transcript.language if finding is Finding.CHANGES else None
+
+
+async def recognise_partial(
+    stages: Stages,
+    audio: Pcm16,
+    scope: Scope,
+    spoken: SpokenLanguage,
+    speech_s: float,
+    *,
+    pending: str | None = None,
+    hints: Sequence[str] = (),
+) -> str | None:
+    """The words of speech in progress; ``None``: nothing to be believed.
+
+    Nobody is asked twice, and what goes wrong is not held against the recogniser: a partial may come to nothing.
+
+    Raises:
+        VoiceError: As the recogniser says.
+    """
+    expected = spoken.expected(speech_s)
+    first, _ = _order(stages, audio, expected, asyncio.get_running_loop().time())
+    transcript = await _once(first, audio, scope, expected, hints)
+    doubtful = expected is None and spoken.judge(transcript, speech_s, pending) is Finding.DOUBTFUL
+    return None if doubtful or transcript.rejected is not None else transcript.text.strip() or None
+
+
+def has_room(stages: Stages, language: str | None, now: float) -> bool:
+    """Whether the recogniser has time for a partial: it works, and nobody waits for it."""
+    first, _ = _order(stages, np.zeros(0, np.int16), language, now)
+    stats = getattr(first, "stats", None)
+    waiting = stats.depth if isinstance(stats, BatcherStats) else 0
+    return waiting == 0 and stages.service.engine("recogniser", first).usable(now)
 
 
 def _order(stages: Stages, audio: Pcm16, language: str | None, now: float) -> tuple[Recogniser, Recogniser]:

@@ -27,6 +27,7 @@ from voice.executor import Executor, ThreadExecutor
 from voice.hearing import Ear
 from voice.interfaces import Pcm16, Transport
 from voice.keypad import Keypad
+from voice.language import SpokenLanguage
 from voice.listening import Listening
 from voice.metrics import Counters
 from voice.options import AnswerOptions, TurnOptions
@@ -57,7 +58,7 @@ class Session(Controls):
         executor: Runs blocking tools.
         options: Whose turn it is, when not as the agent's ``turns`` say.
         answers: How answers are made, when not as the agent does.
-        language: Of the user's voice, when not the agent's.
+        language: Of the user's voice, when not the agent's; it stays, whatever is heard.
 
     Attributes:
         chat: The history, as it was heard.
@@ -83,7 +84,9 @@ class Session(Controls):
         self.counters = Counters()
         self.ended: str | None = None
         self.options = options or agent.turns
-        self.language = language or agent.language
+        self.spoken = SpokenLanguage(
+            language or agent.language, agent.stages.recogniser.capabilities.languages
+        )
         self.hints = ()
         self._answers = answers or AnswerOptions()
         self._ending = False
@@ -146,6 +149,7 @@ class Session(Controls):
         )
         name = self.session_id[-6:]
         self._answering = Answering(parts, self, self, self.transport, self.ear, self._feed, name)
+        self._speak_language()
         self._use_answers(self._answers)
         self._guard_ear()
         self._started = True  # what may raise is done: from here on there is something to end

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from voice.partials import AgreedPrefix, Partial
 from voice.response import Response
 from voice.scope import Identity, Priority, Reason, Scope
 
@@ -18,7 +19,11 @@ class UserTurn:
         revision: Raised each time the user goes on after a pause.
         announced: The owner was told of it; before, it is only a sound over the agent's voice.
         settled: Words of stretches that are not recognised again.
+        settled_language: What those change the session's language to; ``None``: it stays.
         text: Words of the current revision, settled ones included.
+        language: The session's language changes to this one with the turn; ``None``: it stays.
+        agreed: Which words of partial transcripts are settled.
+        told: The newest of those that was told.
         lost: They are not known: the recogniser failed.
         speech_end: Loop time of the last sample of speech.
         paused_at: Loop time when the pause after it was noticed.
@@ -35,7 +40,11 @@ class UserTurn:
     revision: int = 0
     announced: bool = False
     settled: str = ""
+    settled_language: str | None = None
     text: str = ""
+    language: str | None = None
+    agreed: AgreedPrefix = field(default_factory=AgreedPrefix)
+    told: Partial | None = None
     lost: bool = False
     speech_end: float | None = None
     paused_at: float | None = None

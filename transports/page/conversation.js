@@ -54,7 +54,7 @@ export class Conversation {
   end() {
     for (const entry of [...this.#state.entries]) {
       if (entry.status !== "open" && entry.status !== "recognising") continue;
-      if (entry.text) this.#state.edit(entry, { status: "done" });
+      if (entry.text) this.#state.edit(entry, { tail: "", status: "done" });
       else this.#state.remove(entry);
     }
     this.#state.set({ userSpeaking: false, agentSpeaking: false, responding: null });
@@ -71,6 +71,8 @@ export class Conversation {
         return this.#userStops(event.item_id);
       case "conversation.item.input_audio_transcription.delta":
         return this.#userText(event.item_id, event.delta ?? "");
+      case "voice.user_partial":
+        return this.#userGuess(event.item_id, event.text.slice(event.stable.length));
       case "conversation.item.input_audio_transcription.completed":
         return this.#userSaid(event.item_id, event.transcript);
       case "conversation.item.input_audio_transcription.failed":
@@ -110,7 +112,8 @@ export class Conversation {
 
   #begin(session) {
     this.#state.set({ sessionId: session.id ?? "" });
-    if (session.audio?.input?.transcription) return;
+    if (session.type === "transcription") return;
+    // who asks for a transcript is told the words while they are spoken
     this.#send({
       type: "session.update",
       session: { type: "realtime", audio: { input: { transcription: { model: "whisper-1" } } } },
@@ -139,16 +142,23 @@ export class Conversation {
     if (entry.status !== "done") this.#state.edit(entry, { text: entry.text + delta });
   }
 
+  /** Words that may still change, after those that don't. */
+  #userGuess(id, tail) {
+    const entry = this.#state.entry(id, "user");
+    if (entry.status !== "done") this.#state.edit(entry, { tail });
+  }
+
   #userSaid(id, transcript) {
     const text = transcript.trim();
     const entry = this.#state.entry(id, "user");
-    if (text) this.#state.edit(entry, { text, status: "done" });
+    if (text) this.#state.edit(entry, { text, tail: "", status: "done" });
     else this.#state.remove(entry);
   }
 
   #notUnderstood(id, error) {
     this.#state.edit(this.#state.entry(id, "user"), {
       status: "failed",
+      tail: "",
       detail: error?.message ?? "This could not be recognised.",
     });
   }

@@ -8,6 +8,7 @@
  * @property {string} id the item's id in the protocol
  * @property {"user"|"agent"|"tool"|"note"} kind
  * @property {string} text all that was said or written so far
+ * @property {string} tail of what the user is saying: words after `text` that may still change
  * @property {"open"|"recognising"|"done"|"cut"|"failed"} status
  * @property {string|null} heard of a cut answer: the part that reached the ear; null while not known
  * @property {number|null} heardMs of a cut answer: its audible length
@@ -68,7 +69,8 @@ export class State {
   entry(id, kind) {
     let entry = this.entries.find((known) => known.id === id);
     if (!entry) {
-      entry = { id, kind, text: "", status: "open", heard: null, heardMs: null, detail: "", result: null, version: 0 };
+      entry = { id, kind, text: "", tail: "", status: "open", version: 0 };
+      Object.assign(entry, { heard: null, heardMs: null, detail: "", result: null });
       this.entries.push(entry);
       if (this.entries.length > MAX_ENTRIES) this.entries.shift();
       this.#changed();

@@ -65,9 +65,13 @@ function body(entry) {
   }
 }
 
-function userBody({ text, status, detail }) {
+function userBody({ text, tail, status, detail }) {
   if (status === "failed") return [element("p", "text unclear", text || "…"), element("p", "fine", detail)];
-  if (text) return [element("p", "text", text)];
+  if (text || tail) {
+    const said = element("p", "text", text);
+    if (tail) said.append(element("span", "guess", text ? tail : tail.trimStart()));
+    return [said];
+  }
   const waiting = element("p", "text waiting");
   waiting.append(element("span", "hidden", status === "open" ? "speaking" : "being recognised"));
   for (let i = 0; i < 3; i += 1) waiting.append(element("i"));

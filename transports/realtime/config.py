@@ -108,6 +108,10 @@ class SessionConfig:
         """
         if self.turn_detection is None:
             return replace(base, mode="manual", idle_s=None, respond=False)
+        if self.type == "transcription" or (self.transcription is not None and self.transcription.asked):
+            base = replace(
+                base, partials=True
+            )  # this client reads along; for others it would be work for nothing
         options = self.turn_detection.turn_options(base)
         return replace(options, respond=False, idle_s=None) if self.type == "transcription" else options
 

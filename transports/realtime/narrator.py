@@ -13,6 +13,7 @@ from transports.realtime.events import new_id
 from transports.realtime.items import OutputAudio
 from transports.realtime.response import WireResponse
 from transports.realtime.response_request import ResponseRequest, read_response_request
+from transports.realtime.transcription import UsersWords
 from voice import g711
 from voice.audio import AudioFormat, Resampler
 from voice.chat import SystemEntry
@@ -33,6 +34,7 @@ from voice.events import (
     ToolArguments,
     ToolEnded,
     ToolStarted,
+    UserPartial,
     UserSaid,
 )
 from voice.interfaces import Pcm16
@@ -72,6 +74,7 @@ class Narrator:
         self._requests: dict[str, ResponseRequest] = {}  # of answers that wait for the floor
         self._requesting: ResponseRequest | None = None
         self._announced: set[str] = set()  # user items whose speech was told of and that are not committed
+        self._words = UsersWords(protocol.emit)
         self._stopped_ms: int | None = None  # where the user's speech ended; None while they speak
         self._forgetting = False
         self._lost: tuple[str, str] | None = None  # a user's item whose words were lost, and why
@@ -163,6 +166,8 @@ class Narrator:
                 self._speech_started(event)
             case SpeechStopped():
                 self._stopped_ms = int(event.at_s * 1000)
+            case UserPartial():
+                self._partial(event)
             case UserSaid():
                 self._user_said(event)
             case ResponseStarted():
@@ -224,6 +229,13 @@ class Narrator:
             cut, self._cut = self._cut, None
             self._close_out(cut)
 
+    def _partial(self, event: UserPartial) -> None:
+        """The words that have become stable are appended; only our own clients are told of those that may change."""
+        item_id = event.item_id
+        if self._protocol.config.transcription is not None and item_id in self._announced:
+            self._words.so_far(item_id, event.stable)
+            self._tell_extension("voice.user_partial", item_id=item_id, text=event.text, stable=event.stable)
+
     def speech_stopped(self, item_id: str) -> None:
         """The user's turn is over: if its begin was told, its end is told too."""
         if item_id in self._announced:
@@ -257,20 +269,10 @@ class Narrator:
         lost, self._lost = self._lost, None
         if self._protocol.config.transcription is None:
             return
-        kind = "conversation.item.input_audio_transcription."
         if lost is not None and lost[0] == event.item_id and not event.text:
-            error = {"type": "server_error", "code": "transcription_failed", "message": lost[1]}
-            self._emit(kind + "failed", item_id=event.item_id, content_index=0, error=error)
-            return
-        if event.text:
-            self._emit(kind + "delta", item_id=event.item_id, content_index=0, delta=event.text)
-        self._emit(
-            kind + "completed",
-            item_id=event.item_id,
-            content_index=0,
-            transcript=event.text,
-            usage={"type": "duration", "seconds": round(event.audio_s, 3)},
-        )
+            self._words.lost(event.item_id, lost[1])
+        else:
+            self._words.final(event.item_id, event.text, event.audio_s)
 
     def _idle(self, event: Idle) -> None:
         detection, session = self._protocol.config.turn_detection, self._protocol.session

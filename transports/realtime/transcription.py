@@ -1,12 +1,14 @@
-"""How does the user's voice become text? The ``transcription`` object: read, merged, shown."""
+"""How does the user's voice become text, and how is the client told? The ``transcription`` object and its events."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transports.realtime import fields
 from transports.realtime.agent_defaults import AgentDefaults
+from voice.partials import rest_of
 
 _KNOWN = ("model", "language", "prompt", "delay", "keywords", "languages")
 _MAX_WORDS = 200
@@ -20,11 +22,13 @@ class Transcription:
         language: ISO 639-1 code; ``None``: the agent's.
         prompt: Text that shows what to expect; ``None`` when there is none or the recogniser takes none.
         keywords: Words to expect, likewise.
+        asked: The client has named them itself: it is told its words while it speaks.
     """
 
     language: str | None = None
     prompt: str | None = None
     keywords: tuple[str, ...] = ()
+    asked: bool = field(default=False, compare=False)
 
     def wire(self, agent: AgentDefaults) -> dict[str, object]:
         """The object with what is in force."""
@@ -46,7 +50,7 @@ class Transcription:
         """
         data = fields.as_object(patch, param)
         fields.only_known(data, param, _KNOWN)
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = {"asked": True}
         for key, value in data.items():
             at = f"{param}.{key}"
             match key:
@@ -63,6 +67,50 @@ class Transcription:
                 case "model" | "delay" if value is not None:
                     fields.as_text(value, at, most=256)
         return replace(self, **changes)
+
+
+class UsersWords:
+    """The events ``conversation.item.input_audio_transcription.…``: of one item at a time, the words as they come.
+
+    Args:
+        emit: Sends an event with its fields.
+    """
+
+    def __init__(self, emit: Callable[..., None]) -> None:
+        self._emit = emit
+        self._item_id, self._sent = "", ""
+
+    def so_far(self, item_id: str, stable: str) -> None:
+        """Words that don't change any more; each time all of them from the item's beginning."""
+        if item_id != self._item_id:
+            self._item_id, self._sent = item_id, ""
+        if len(stable) > len(self._sent):
+            self._delta(stable[len(self._sent) :])
+            self._sent = stable
+
+    def final(self, item_id: str, text: str, audio_s: float) -> None:
+        """All of them. Where they are others than those told before, only the whole says so: deltas can't."""
+        rest: str | None = text
+        if item_id == self._item_id and self._sent:
+            rest = rest_of(self._sent, text)
+        self._item_id, self._sent = item_id, ""
+        if rest:
+            self._delta(rest)
+        usage = {"type": "duration", "seconds": round(audio_s, 3)}
+        self._tell("completed", transcript=text, usage=usage)
+
+    def lost(self, item_id: str, why: str) -> None:
+        """They are not known."""
+        self._item_id, self._sent = item_id, ""
+        error = {"type": "server_error", "code": "transcription_failed", "message": why}
+        self._tell("failed", error=error)
+
+    def _delta(self, text: str) -> None:
+        self._tell("delta", delta=text)
+
+    def _tell(self, what: str, **more: object) -> None:
+        kind = f"conversation.item.input_audio_transcription.{what}"
+        self._emit(kind, item_id=self._item_id, content_index=0, **more)
 
 
 def _words(value: object, param: str) -> tuple[str, ...]:
