@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import resource
 import secrets
@@ -18,18 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
 import soundfile
 
 from voice.agent import DEFAULT_INSTRUCTIONS, Agent, load_agent
-from voice.audio import read_file, resample
 from voice.compute import CpuBudget
 from voice.errors import BadRequest, VoiceError
 from voice.events import SessionEvent
-from voice.interfaces import ASR_RATE_HZ, Pcm16, Recogniser, Stages
+from voice.interfaces import Stages
 from voice.report import Report
 from voice.running import settle
-from voice.scope import Scope
 from voice.session import Session
 from voice.speaking import spoken_text
 
@@ -37,9 +33,6 @@ if TYPE_CHECKING:
     from transports.options import ServerOptions
 
 _Ready: TypeAlias = Callable[[str, str], None]
-
-_PIECE_S = 100.0
-"""Longest piece of a file that is recognised at once."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -274,7 +267,7 @@ def _note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-# ---------------------------------------------------------------- speak, transcribe
+# ---------------------------------------------------------------- speak
 
 
 def _speak(args: argparse.Namespace) -> int:
@@ -294,51 +287,6 @@ def _speak(args: argparse.Namespace) -> int:
         raise BadRequest(f"{args.out} can't be written: {error}") from None
     print(f"{args.out}: {pcm.size / synthesiser.sample_rate:.1f} s", file=sys.stderr)
     return 0
-
-
-def _transcribe(args: argparse.Namespace) -> int:
-    from stages import presets
-
-    recogniser: Recogniser | None = None
-    failed = 0
-    for file in args.files:
-        try:
-            pcm, rate_hz = read_file(file)
-            if recogniser is None:  # a bad file is told before the engine is loaded
-                recogniser = presets.local(asr=args.asr).recogniser
-            text = asyncio.run(_text_of(recogniser, resample(pcm, rate_hz, ASR_RATE_HZ), args.language))
-        except BadRequest:
-            raise
-        except VoiceError as error:
-            failed += 1
-            print(f"voice: {error}", file=sys.stderr, flush=True)
-            continue
-        if args.json:
-            print(json.dumps({"file": str(file), "text": text}, ensure_ascii=False), flush=True)
-        else:
-            print(f"{file}: {text}" if len(args.files) > 1 else text, flush=True)
-    return 1 if failed else 0
-
-
-async def _text_of(recogniser: Recogniser, pcm: Pcm16, language: str | None) -> str:
-    texts: list[str] = []
-    with Scope("process") as scope:
-        for piece in _pieces(pcm):
-            texts.append((await recogniser.transcribe(piece, scope, language=language)).text.strip())
-    return " ".join(t for t in texts if t)
-
-
-def _pieces(pcm: Pcm16) -> list[Pcm16]:
-    """Cut long audio where it is quietest, near the end of each piece."""
-    pieces: list[Pcm16] = []
-    longest, search = int(_PIECE_S * ASR_RATE_HZ), 10 * ASR_RATE_HZ
-    step = ASR_RATE_HZ // 10
-    while pcm.size > longest:
-        tail = pcm[longest - search : longest].astype(np.float32).reshape(-1, step)
-        cut = longest - search + int(np.argmin(np.sum(tail * tail, axis=1))) * step + step // 2
-        pieces.append(pcm[:cut])
-        pcm = pcm[cut:]
-    return [*pieces, pcm]
 
 
 def _check_out(out: str) -> None:
@@ -378,6 +326,7 @@ def _models(args: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from stages.asr.recordings import command as recordings
     from transports import serving_options
 
     parser = argparse.ArgumentParser(
@@ -416,16 +365,9 @@ def _parser() -> argparse.ArgumentParser:
     speak.add_argument("--voice", metavar="NAME", help="a speaker of a voice that has several")
     speak.set_defaults(run=_speak)
 
-    transcribe = commands.add_parser("transcribe", help="write down what is said in files")
-    transcribe.add_argument("files", nargs="+", metavar="FILE")
-    transcribe.add_argument(
-        "--asr",
-        metavar="URL_OR_NAME",
-        help="a transcription server (URL#model), a recogniser's name or a folder",
-    )
-    transcribe.add_argument("--language", metavar="CODE", help="such as en; default: the model finds out")
-    transcribe.add_argument("--json", action="store_true", help="one object a line")
-    transcribe.set_defaults(run=_transcribe)
+    transcribe = commands.add_parser("transcribe", help="write down what is said in recordings")
+    recordings.add_to(transcribe)
+    transcribe.set_defaults(run=recordings.run)
 
     models = commands.add_parser("models", help="list, pull or verify models")
     models.add_argument("action", nargs="?", choices=("list", "pull", "verify"), default="list")

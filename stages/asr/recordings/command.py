@@ -1,0 +1,272 @@
+"""``voice transcribe``: recordings of any length in, text, JSON or subtitles out."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from voice.errors import BadRequest, VoiceError
+from voice.scope import Priority, Scope
+
+if TYPE_CHECKING:
+    from stages.asr.recordings.bar import Bar
+    from stages.asr.recordings.options import RecordingOptions
+    from stages.asr.recordings.result import RecordingTranscript
+    from stages.asr.recordings.transcribe import RecordingTranscriber
+
+_FORMATS = ("text", "json", "srt", "vtt")
+_ENDINGS = {"text": ".txt", "json": ".json", "srt": ".srt", "vtt": ".vtt"}
+_FILES_AT_ONCE = 4
+"""So many files are read side by side: short ones fill the recogniser's batches together."""
+_SUBTITLES = ("srt", "vtt")
+STOPPED, TERMINATED = 130, 143
+"""What a shell says of a program that Ctrl-C or SIGTERM ended."""
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="recordings: anything that FFmpeg reads")
+    parser.add_argument("--format", choices=_FORMATS, help="default: text, or by the ending of --out")
+    parser.add_argument("--json", action="store_true", help="the same as --format json: one object a line")
+    parser.add_argument("--speakers", action="store_true", help="tell who says what: A, B, …")
+    parser.add_argument(
+        "--reference",
+        metavar="FILE",
+        action="append",
+        help="what was said, for each recording: counts word errors",
+    )
+    parser.add_argument(
+        "--asr",
+        metavar="URL_OR_NAME",
+        action="append",
+        help="a transcription server (URL#model), a recogniser's name or a folder; several share the work",
+    )
+    parser.add_argument(
+        "--language", metavar="CODE", help="such as en; default: found in each recording's beginning"
+    )
+    parser.add_argument(
+        "--careful",
+        action="store_true",
+        help="longer pieces: about a fifth fewer words wrong, up to 40 %% more time",
+    )
+    parser.add_argument("--out", metavar="FILE", help="write here; a folder for several recordings")
+    parser.add_argument(
+        "--no-resume",
+        dest="resume",
+        action="store_false",
+        help="begin anew, and keep no journal for a next time",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Transcribe; the exit status: 0, 1 if a recording failed, 130 or 143 if it was stopped."""
+    plan = _Plan(args)
+    try:
+        return asyncio.run(plan.run())
+    except asyncio.CancelledError:
+        return _stopped(args, TERMINATED)
+    except KeyboardInterrupt:
+        return _stopped(args, STOPPED)
+
+
+def _stopped(args: argparse.Namespace, status: int) -> int:
+    again = "; the same command goes on where it was" if args.resume else ""
+    print(f"voice: stopped{again}", file=sys.stderr, flush=True)
+    return status
+
+
+class _Plan:
+    """What was asked for, checked before any engine is loaded.
+
+    Raises:
+        BadRequest: Options that don't go together, a file that is not there, a place that can't be written to.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.files = [Path(file) for file in args.files]
+        self.form = _form(args)
+        self.out = None if args.out is None else Path(args.out)
+        self.references = _references(args)
+        self._check_out()
+
+    def _check_out(self) -> None:
+        if self.out is None:
+            if self.form in _SUBTITLES and len(self.files) > 1:
+                raise BadRequest("subtitles of several recordings need a folder: --out FOLDER")
+            return
+        if len(self.files) > 1 or self.out.is_dir():
+            if not self.out.is_dir():
+                raise BadRequest(
+                    f"there is no folder {self.out} for the transcripts of {len(self.files)} recordings"
+                )
+            targets = [self._target(file) for file in self.files]
+            if len(set(targets)) < len(targets):
+                raise BadRequest(f"two of the recordings would be written to the same file in {self.out}")
+        elif not self.out.resolve().parent.is_dir():
+            raise BadRequest(f"{self.out} can't be written: there is no folder {self.out.resolve().parent}")
+        for file in self.files:
+            target = self._target(file)
+            if target.exists() and file.exists() and target.samefile(file):
+                raise BadRequest(f"{target} is the recording itself: its transcript would replace it")
+
+    def _target(self, file: Path) -> Path:
+        assert self.out is not None
+        return self.out / (file.stem + _ENDINGS[self.form]) if self.out.is_dir() else self.out
+
+    # ------------------------------------------------------------ the work
+
+    async def run(self) -> int:
+        """Transcribe all files; output in their order."""
+        from stages.asr.recordings.bar import Bar
+        from stages.asr.recordings.cut import CAREFUL_AIM_S, CutOptions
+        from stages.asr.recordings.options import RecordingOptions
+
+        failed = 0
+        good: list[tuple[int, Path]] = []
+        for number, file in enumerate(self.files):
+            try:
+                await asyncio.to_thread(_look_at, file)  # a bad file is told before the engines are loaded
+                good.append((number, file))
+            except VoiceError as error:
+                failed += 1
+                print(f"voice: {error}", file=sys.stderr, flush=True)
+        if not good:
+            return 1
+        transcriber = await asyncio.to_thread(self._engines)
+        cut = CutOptions(aim_s=CAREFUL_AIM_S) if self.args.careful else CutOptions()
+        options = RecordingOptions(self.args.language, self.args.speakers, self.args.resume, cut)
+        bar = Bar([file.name for _, file in good])
+        places = asyncio.Semaphore(_FILES_AT_ONCE)
+        with _on_sigterm(), Scope("process", priority=Priority.BACKGROUND) as scope:
+            work = [
+                asyncio.create_task(_transcribe(transcriber, file, scope, options, bar, places))
+                for _, file in good
+            ]
+            try:
+                for (number, file), task in zip(good, work, strict=True):
+                    try:
+                        self._tell(await task, number, file, bar)
+                    except BadRequest:
+                        raise
+                    except VoiceError as error:
+                        failed += 1
+                        bar.line(f"voice: {error}")
+            finally:
+                for task in work:
+                    task.cancel()
+                await asyncio.gather(*work, return_exceptions=True)
+                bar.close()
+        return 1 if failed else 0
+
+    def _engines(self) -> RecordingTranscriber:
+        from stages import presets
+        from stages.asr.recordings.speech import SpeechMeter
+        from stages.asr.recordings.transcribe import RecordingTranscriber
+
+        recognisers = presets.recording_recognisers(self.args.asr or ())
+        diariser = None
+        if self.args.speakers:
+            from stages.asr.speakers.diarise import Diariser
+
+            diariser = Diariser()
+        return RecordingTranscriber(recognisers, SpeechMeter(), diariser=diariser)
+
+    def _tell(self, transcript: RecordingTranscript, number: int, file: Path, bar: Bar) -> None:
+        from stages.asr.recordings.formats import written
+
+        for note in transcript.notes:
+            bar.line(f"voice: {note}")
+        text = written(transcript, self.form)
+        if self.out is not None:
+            _write(self._target(file), text)
+        elif self.form == "text" and len(self.files) > 1:
+            lines = text.splitlines() or [""]
+            print("".join(f"{file}: {line}\n" for line in lines), end="", flush=True)
+        else:
+            print(text, end="", flush=True)
+        if self.references:
+            from voice.word_errors import compare
+
+            bar.line(f"{file}: {compare(self.references[number], transcript.text)}")
+
+
+async def _transcribe(
+    transcriber: RecordingTranscriber,
+    file: Path,
+    scope: Scope,
+    options: RecordingOptions,
+    bar: Bar,
+    places: asyncio.Semaphore,
+) -> RecordingTranscript:
+    async with places:
+        return await transcriber.transcribe(file, scope, options, bar.recording())
+
+
+def _look_at(file: Path) -> None:
+    from stages.asr.recordings.decode import RecordingFile
+
+    RecordingFile(file).close()
+
+
+def _form(args: argparse.Namespace) -> str:
+    if args.json:
+        if args.format not in (None, "json"):
+            raise BadRequest(f"--json and --format {args.format}: give one of the two")
+        return "json"
+    if args.format is not None:
+        return str(args.format)
+    ending = "" if args.out is None else Path(args.out).suffix.lower()
+    return next((form for form, known in _ENDINGS.items() if known == ending), "text")
+
+
+def _references(args: argparse.Namespace) -> list[str]:
+    paths = args.reference or []
+    if paths and len(paths) != len(args.files):
+        raise BadRequest(f"{len(paths)} references for {len(args.files)} recordings: give one for each")
+    texts = []
+    for path in paths:
+        try:
+            texts.append(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadRequest(f"the reference {path} can't be read: {error}") from None
+    return texts
+
+
+def _write(target: Path, text: str) -> None:
+    """Whole, or not at all."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
+        ) as file:
+            file.write(text)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(file.name, 0o666 & ~mask)  # a temporary file is its owner's alone
+        os.replace(file.name, target)
+    except OSError as error:
+        raise BadRequest(f"{target} can't be written: {error}") from None
+
+
+@contextlib.contextmanager
+def _on_sigterm() -> Iterator[None]:
+    """Cancel the running task at SIGTERM, so that it ends in order."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    try:
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    except (NotImplementedError, RuntimeError, ValueError):  # Windows, or not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
