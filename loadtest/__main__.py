@@ -12,7 +12,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from loadtest import load_options, simulation_options
+from loadtest import asr, load_options, simulation_options
 from loadtest.option_types import above_zero, whole, zero_or_more
 from voice.errors import VoiceError
 
@@ -81,6 +81,14 @@ def main() -> int:
     speakers.add_argument("--minutes", type=above_zero, default=5.0, help="of each conversation")
     speakers.add_argument("--runs", type=whole, default=3, help="conversations of each kind")
     speakers.add_argument("--seed", type=int)
+    recordings = commands.add_parser("recordings", help="long recordings, against faster-whisper's pipeline")
+    recordings.add_argument("speech", type=Path, help="recordings with a manifest.jsonl, to be joined")
+    recordings.add_argument("--also", nargs=2, action="append", metavar=("FILE", "TEXT"), help="one more")
+    recordings.add_argument("--minutes", type=above_zero, default=60.0, help="of the joined recording")
+    recordings.add_argument("--seed", type=int, default=7)
+    recordings.add_argument("--folder", type=Path, default=Path("recordings"), help="where it is kept")
+    recordings.add_argument("--beam", type=whole, action="append", help="of faster-whisper; default 1 and 5")
+    recordings.add_argument("--runs", type=whole, default=1, help="of each; the fastest counts")
     framework = commands.add_parser(
         "framework", help="what the framework itself costs and adds, stub engines"
     )
@@ -95,6 +103,7 @@ def main() -> int:
     )
     framework.add_argument("--speech", type=Path, metavar="FILE", help="the utterance, without a pause")
     framework.add_argument("--json", action="store_true", help="one run a line")
+    asr.add_command(commands)
     load_options.add_commands(commands)
     simulation_options.add_commands(commands)
     args = parser.parse_args()
@@ -111,6 +120,8 @@ def main() -> int:
 
 
 async def _run(args: argparse.Namespace) -> bool:
+    if args.command == "asr":
+        return await asr.run(args)
     if args.command in load_options.COMMANDS:
         return await load_options.run(args)
     if args.command in simulation_options.COMMANDS:
@@ -154,6 +165,13 @@ async def _run(args: argparse.Namespace) -> bool:
         from loadtest import speakers
 
         return await speakers.run(args.voices, args.minutes, args.runs, args.seed)
+    if args.command == "recordings":
+        from loadtest import prompts, recordings
+
+        clips = prompts.load_manifest(args.speech) + [(Path(file), text) for file, text in args.also or ()]
+        return await recordings.run(
+            clips, args.minutes, args.seed, args.folder, args.beam or (1, 5), args.runs
+        )
     if args.command == "interruptions":
         from loadtest import interruptions
 
