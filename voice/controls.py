@@ -11,6 +11,7 @@ from voice.agent import Agent
 from voice.answering import Answering
 from voice.audio import AudioFormat
 from voice.chat import Chat, Entry, ToolEntry, UserEntry
+from voice.entry_words import transcribe_entry
 from voice.errors import BadAudio, BadRequest
 from voice.events import KeysPressed, LanguageChanged, SessionEvent
 from voice.hearing import Ear
@@ -401,7 +402,8 @@ class Controls:
             raise BadAudio(f"{audio.size / ASR_RATE_HZ:.0f} s of audio in one piece; at most {most_s:.0f} s")
         entry.recognised = asyncio.Event()
         self.add(entry, after=after, first=first)
-        self.scope.run(self._listening.transcribe_entry(entry, audio), f"recognise an item {self.session_id}")
+        words = transcribe_entry(self, self._listening, entry, audio, self.scope)
+        self.scope.run(words, f"recognise an item {self.session_id}")
 
     def remove(self, entry: Entry) -> None:
         """Take an entry out of the history."""

@@ -36,6 +36,8 @@ _LOUD_ROOM_DBFS = -25.0
 """That is asked of nobody where it would be louder than this."""
 _TAIL_S = 0.16
 """The last sample may lie this far behind the last window that the detector took for speech (a soft "s")."""
+_HUSH = ASR_RATE_HZ // 20
+"""After so much silence the owner is told that the voice is off, before it is a pause."""
 _LINGER_S = 0.5
 """The detector may go on seeing speech this long after the last audible sample."""
 _SILENT_LINE_S = 2.5
@@ -54,6 +56,7 @@ class Ear:
         audio_format: What :meth:`hear` is given.
         on_began: Called with the sample index where speech began.
         on_paused: Called with the sample index after the last one of speech.
+        on_hushed: Called when the voice falls silent, before that is a pause; the user may go on.
 
     Attributes:
         log: The audio kept, by absolute index.
@@ -73,6 +76,7 @@ class Ear:
         audio_format: AudioFormat,
         on_began: Callable[[int], None],
         on_paused: Callable[[int], None],
+        on_hushed: Callable[[], None] = lambda: None,
     ) -> None:
         self.options = options
         self.guard: OwnVoice | None = None
@@ -84,7 +88,7 @@ class Ear:
         self._decoder = Decoder(audio_format)
         self._stream: DetectorStream = detector.open()
         self._window = detector.window_samples
-        self._on_began, self._on_paused = on_began, on_paused
+        self._on_began, self._on_paused, self._on_hushed = on_began, on_paused, on_hushed
         self._backlog = int(limits.hear_backlog_s * ASR_RATE_HZ)
         self._beyond_s = limits.hear_backlog_s + 5.0
         self.log = SampleLog(options.max_turn_s + self._beyond_s, rate_hz=ASR_RATE_HZ)
@@ -96,6 +100,7 @@ class Ear:
         self._speaking = False
         self._deaf = False  # a cut turn's rest: not heard until it pauses
         self._run_start: int | None = None
+        self._hushed = False  # it fell silent, for so short that it is no pause
         self._floor = NoiseFloor(self._window / ASR_RATE_HZ)
         self._epoch: float | None = None  # loop time of sample 0
         self._closed = False
@@ -234,15 +239,19 @@ class Ear:
     def _while_speaking(self, ago: int, end: int) -> None:
         if not ago:
             self.voiced_until = end
+            self._hushed = False
             return
         self.voiced_until = min(self.voiced_until, end - ago * self._window)
         pause = int(self.options.pause_s * ASR_RATE_HZ)
-        if end - self.voiced_until < pause - int(_TAIL_S * ASR_RATE_HZ):
+        if end - self.voiced_until < min(_HUSH, pause - int(_TAIL_S * ASR_RATE_HZ)):
             return
         last = self._last_audible(end)
         if end - last < pause:
+            if end - last >= _HUSH and not self._hushed and not self._deaf:
+                self._hushed = True
+                self._on_hushed()
             return
-        self._speaking = False
+        self._speaking = self._hushed = False
         if self._deaf:
             self._deaf = False
         else:

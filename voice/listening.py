@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from voice.answering import Answering
 from voice.backchannels import ENGLISH_HINTS
-from voice.chat import UserEntry
 from voice.completion import completion_of
 from voice.degradation import Rung
 from voice.errors import Overloaded, VoiceError, kind_of
 from voice.events import Problem, SpeechStarted, SpeechStopped, UserSaid
+from voice.head_start import Words, words_of
 from voice.hearing import Ear
 from voice.interfaces import ASR_RATE_HZ, Pcm16, TurnModel
 from voice.options import TurnOptions
@@ -102,6 +102,12 @@ class Listening:
         self._voiced += max(0, index - self._began)
         self._end = index
         self._to = min(index + _TAIL, self._ear.log.end)
+
+    def hushed(self) -> None:
+        """The voice fell silent, and that may become a pause."""
+        turn = self._turn
+        if turn is not None and turn.announced and self._start is not None:
+            self._partials.ahead.hushed(turn, self._from, self.audio(self._ear.log.end))
 
     def note_pause(self, index: int, now: float) -> None:
         """Remember when the pause was noticed, and tell of it if the turn was announced."""
@@ -265,8 +271,9 @@ class Listening:
         hints = self._session.hints
         if decision.probe and self._session.language in (None, "en"):
             hints = (*hints, *ENGLISH_HINTS)
+        ahead = None if decision.so_far or decision.probe else self._partials.ahead.take(self._from, work)
         work.run(
-            self._transcribe(turn, decision.revision, self.audio(stop), hints, work),
+            self._transcribe(turn, decision.revision, self.audio(stop), hints, work, ahead),
             f"recognise {self._session.session_id}",
         )
 
@@ -291,13 +298,21 @@ class Listening:
             self._feed(Judged(self._now(), decision.turn, decision.revision, decision.silence_s, probability))
 
     async def _transcribe(
-        self, turn: UserTurn, revision: int, audio: Pcm16, hints: tuple[str, ...], scope: Scope
+        self,
+        turn: UserTurn,
+        revision: int,
+        audio: Pcm16,
+        hints: tuple[str, ...],
+        scope: Scope,
+        ahead: asyncio.Task[Words | VoiceError] | None,
     ) -> None:
         started, speech_s = self._now(), self.speech_s(audio)
         text, failed = "", False
         language: str | None = None
         try:
-            text, language = await self._words(audio, speech_s, scope, hints, turn.settled_language)
+            settled = turn.settled_language
+            words = words_of(ahead) if ahead else self.words(audio, speech_s, scope, hints, settled)
+            text, language = await words
         except VoiceError as error:
             failed = True
             if not scope.cancelled:
@@ -323,7 +338,7 @@ class Listening:
         around = self._session.around()
         self._feed(Heard(self._now(), turn.number, revision, turn.text, around, failed))
 
-    async def _words(
+    async def words(
         self,
         audio: Pcm16,
         speech_s: float,
@@ -337,21 +352,6 @@ class Listening:
             session.agent.stages, audio, scope, session.spoken, speech_s, pending=pending, hints=hints
         )
         return transcript.text.strip(), language
-
-    async def transcribe_entry(self, entry: UserEntry, audio: Pcm16) -> None:
-        """The words of audio that was handed in whole enter the history where its entry is."""
-        text, scope = "", self._scope.child("stage")
-        try:
-            text, _ = await self._words(audio, audio.size / ASR_RATE_HZ, scope, self._session.hints)
-        except VoiceError as error:
-            message = f"the user's words were lost: {error}"
-            self._session.emit(Problem(message, kind_of(error), entry.item_id))
-        finally:
-            scope.close()
-            if entry.recognised is not None:
-                entry.recognised.set()
-        entry.text = f"{entry.text} {text}".strip()
-        self._session.emit(UserSaid(entry.item_id, text, audio.size / ASR_RATE_HZ))
 
     def guess(self, decision: Guess) -> None:
         """Start an answer behind the gate; not where it would be in the language that was spoken before."""
@@ -426,6 +426,7 @@ class Listening:
         """Audio before a sample belongs to turns that are over."""
         self._heard_until = max(self._heard_until, until)
         self._partials.stop()
+        self._partials.ahead.drop()
         self._start = self._ear.keep_from = None
         self._voiced = 0
         # without turn detection, what came while the last turn was closed is the next one's

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from voice.degradation import Rung
 from voice.errors import VoiceError
 from voice.events import UserPartial
+from voice.head_start import HeadStart
 from voice.hearing import Ear
 from voice.interfaces import ASR_RATE_HZ
 from voice.partials import next_partial_s, quiet_cut
@@ -52,10 +53,14 @@ class PartialPasses:
         session: Where events go; its options and agent are read.
         ear: Keeps the audio.
         listening: Knows which audio is the turn's.
+
+    Attributes:
+        ahead: The pass at a silence that may become a pause.
     """
 
     def __init__(self, session: Session, ear: Ear, listening: Listening) -> None:
         self._session, self._ear, self._listening = session, ear, listening
+        self.ahead = HeadStart(session, ear, listening, self)
         self._turn: UserTurn | None = None  # whose speech goes on
         self._timer: asyncio.TimerHandle | None = None
         self._running: Scope | None = None
@@ -78,6 +83,23 @@ class PartialPasses:
         if self._running is not None:
             self._running.cancel(Reason.SUPERSEDED)
         self._turn = self._timer = self._running = None
+
+    @property
+    def settling(self) -> bool:
+        """Whether the beginning of long speech is being recognised for good."""
+        return self._running is not None and self._running.priority is not Priority.PARTIAL
+
+    def give_way(self) -> None:
+        """A better pass over all there is has begun: a partial that runs is of no use any more."""
+        if self._running is not None:
+            self._running.cancel(Reason.SUPERSEDED)
+            self._running = None
+        self._due = max(self._due, self._now() + self._wait_s())
+
+    def took(self, seconds: float) -> None:
+        """A pass over the turn so far just ended, after so long."""
+        self._took_s = seconds
+        self._due = max(self._due, self._now() - seconds + self._wait_s())
 
     def heard(self, turn: UserTurn, text: str, speech_s: float) -> None:
         """A pass over all of the turn so far heard ``text``; the owner is told what is new.
@@ -122,7 +144,7 @@ class PartialPasses:
         """A pass is due, and begins unless the last one still runs."""
         turn, now = self._turn, self._now()
         assert turn is not None
-        if self._running is not None:
+        if self._running is not None or self.ahead.runs:
             self._due = max(self._due, now + self._wait_s())
             self._settle_at = max(self._settle_at, now + _LOOK_AGAIN_S)
         elif self._listening.unsettled_s >= _SETTLE_AT_S and now >= self._settle_at:
@@ -180,8 +202,7 @@ class PartialPasses:
             log.debug("%s: a partial failed: %s", session.session_id, error)
         if scope.cancelled:
             return
-        self._took_s = self._now() - started
-        self._due = max(self._due, started + self._wait_s())
+        self.took(self._now() - started)
         if text is None:
             turn.agreed.miss()
         else:

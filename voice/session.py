@@ -124,7 +124,9 @@ class Session(Controls):
                 limits, history_chars=min(limits.history_chars, max(200, window_tokens * 9 // 4))
             )
         self.chat = Chat(agent.instructions, limits, tag=self.session_id[-6:])
-        self.ear = Ear(agent.stages.detector, self.options, limits, self._format, self._began, self._paused)
+        self.ear = Ear(
+            agent.stages.detector, self.options, limits, self._format, self._began, self._paused, self._hushed
+        )
         self.taker = TurnTaker(
             self.options,
             capabilities.playout,
@@ -232,6 +234,10 @@ class Session(Controls):
         start, end = self._listening.speech_start, self.ear.time_of(index)
         self._feed(turns.SpeechPaused(now, end, self.around(), level, start))
         self._listening.note_pause(index, now)
+
+    def _hushed(self) -> None:
+        if not self.taker.closing:
+            self._listening.hushed()
 
     def _tick(self) -> None:
         self._wake = None

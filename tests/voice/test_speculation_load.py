@@ -112,7 +112,7 @@ async def caller(number: int, stages: Stages, speculate: bool, seed: int, waits_
             at_s = client.now_s + 0.1
             for speech_s in (0.9, 0.9) if turn % 3 == 1 else (chance.uniform(1.2, 2.4),):
                 client.say(speak(speech_s), at_s=round(at_s, 3))
-                end_s, at_s = at_s + speech_s, at_s + speech_s + 0.4
+                end_s, at_s = at_s + speech_s, at_s + speech_s + 0.3
             await client.run(end_s - client.now_s + 0.8)
             while not session.is_quiet():
                 await client.run(0.2)
