@@ -264,7 +264,8 @@ def test_a_spoken_text_is_read_again_with_its_times(
 
 
 STOPPED = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # may have come ignored from a shell's background job
 sys.path.insert(0, {tests!r})
 from recording_fakes import LevelFinder, texts
 from stages import presets
