@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,9 @@ from stages import presets
 from stages.asr.recordings import speech
 from stages.asr.recordings.bar import Bar, summary
 from voice.cli import main
-from voice.interfaces import ASR_RATE_HZ
+from voice.errors import EngineFailed
+from voice.interfaces import ASR_RATE_HZ, Pcm16, Transcript
+from voice.scope import Scope
 from voice.testing import ScriptedRecogniser, run_virtual
 
 SpeechFile = Callable[[str], Path]
@@ -201,6 +204,64 @@ def test_a_terminal_shows_speed_and_time_left_and_anything_else_nothing() -> Non
     assert "2 of 2 files: 2:00 of 2:00, 30.0 × real time, 0:00 left" in shown
     assert "a line\n" in shown
     assert run_virtual(show(io.StringIO())) == "a line\n"
+
+
+def test_what_is_done_is_written_at_once_and_what_fails_keeps_its_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+
+    class Breaks(ScriptedRecogniser):
+        async def transcribe(self, audio: Pcm16, scope: Scope, **options: Any) -> Transcript:
+            if len(audio) > 3 * ASR_RATE_HZ:  # the first recording's, which is long
+                while not (out / "second.txt").exists():  # noqa: ASYNC110 - another thread writes it
+                    await asyncio.sleep(0.01)
+                raise EngineFailed("the engine broke", retryable=False)
+            return await super().transcribe(audio, scope, **options)
+
+    monkeypatch.setattr(presets, "recording_recognisers", lambda asr: [Breaks(texts(WORDS), delay_s=0.0)])
+    monkeypatch.setattr(speech, "SpeechMeter", LevelFinder)
+    first = tones(tmp_path / "first.wav", 1, speech_s=4.0)
+    second = tones(tmp_path / "second.wav", 1)
+    status, _, err = run_cli(capsys, first, second, "--out", out)
+    assert (out / "second.txt").read_text() == "Good morning.\n"
+    assert status == 1 and "the engine broke" in err
+    assert len(list((tmp_path / "journals").glob("*.jsonl"))) == 1
+
+
+def test_a_transcript_that_cannot_be_written_is_not_lost(
+    engine: ScriptedRecogniser,
+    recording: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", full)
+        status, _, err = run_cli(capsys, recording, "--out", tmp_path / "a.txt")
+    assert status == 1 and "No space left" in err
+    assert not list(tmp_path.glob(".a.txt*")) and not (tmp_path / "a.txt").exists()
+    heard = engine.calls
+    assert run_cli(capsys, recording, "--out", tmp_path / "a.txt")[0] == 0
+    assert engine.calls == heard, "the journal had it all"
+    assert (tmp_path / "a.txt").read_text() == "".join(f"{word}\n" for word in WORDS)
+
+
+def test_letters_that_the_terminal_lacks_end_nothing(
+    recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        presets, "recording_recognisers", lambda asr: [ScriptedRecogniser(texts(["Grüße"] * 3))]
+    )
+    monkeypatch.setattr(speech, "SpeechMeter", LevelFinder)
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    assert main(["transcribe", str(recording)]) == 0
+    assert raw.getvalue().startswith(b"Gr\\xfc\\xdfe")
 
 
 # ---------------------------------------------------------------- wrong use

@@ -40,6 +40,8 @@ _UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\
 _WORD = re.compile(rf"\s*(?:[{_UNSPACED}]|[^\s{_UNSPACED}]+)")
 _MOST_COMPARED = 100
 """Words beyond the first difference that are compared one by one: more would keep the event loop."""
+_MOST_CHARACTERS = 4_000
+"""Of a pass: three minutes of quick speech. More would keep the event loop."""
 _TAIL, _SLACK = 8, 4
 """The last committed words are looked for in a new pass, a few places around where they were."""
 _LOOPS = ((1, 6), (2, 4), (3, 3), (4, 3), (5, 3), (6, 3), (7, 3), (8, 3))
@@ -133,7 +135,7 @@ class AgreedPrefix:
 
     def take(self, text: str, *, tentative: bool = False) -> Partial:
         """A pass over the whole turn so far heard ``text``; nothing is committed by a tentative one."""
-        words = _words(text)
+        words = _words(text[:_MOST_CHARACTERS])
         loop = _loop_at(_keys(words))
         words = words if loop is None else words[:loop]
         keys = _keys(words)

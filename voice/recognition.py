@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from types import NoneType
 
 import numpy as np
 
@@ -168,6 +169,10 @@ async def _once(
             transcript = await recogniser.transcribe(audio, scope, language=language, hints=hints)
         if not isinstance(transcript.text, str):
             raise TypeError(f"a transcript's text is {type(transcript.text).__name__}")
+        if not isinstance(transcript.language, str | NoneType):
+            raise TypeError(f"a transcript's language is {type(transcript.language).__name__}")
+        if not isinstance(transcript.language_probability, int | float | NoneType):
+            raise TypeError(f"a language's probability is {type(transcript.language_probability).__name__}")
         return transcript
     except TimeoutError:
         message = f"{recogniser.name} gave no answer within {limit_s:.0f} s"

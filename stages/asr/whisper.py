@@ -118,7 +118,7 @@ class WhisperCt2:
 
         Raises:
             BadAudio: Not one-dimensional int16, or longer than 120 s.
-            BadRequest: A language the model doesn't know.
+            BadRequest: A language the model doesn't know, or hints that are no texts.
             EngineFailed, Overloaded, DeadlineExceeded, ScopeCancelled: As named.
         """
         if audio.ndim != 1 or audio.dtype != np.int16:

@@ -87,10 +87,19 @@ class WhisperModel:
         return tuple(sorted(name[2:-2] for name in names if name))
 
     def hint_tokens(self, hints: Sequence[str]) -> tuple[int, ...]:
-        """Hints as what was supposedly said before; the first ones, up to :data:`MOST_HINT_TOKENS`."""
+        """Hints as what was supposedly said before; the first ones, up to :data:`MOST_HINT_TOKENS`.
+
+        Raises:
+            BadRequest: They are no texts.
+        """
+        if isinstance(hints, str) or not all(isinstance(hint, str) for hint in hints):
+            raise BadRequest("hints are a list of texts")
         if not hints:
             return ()
-        ids = self._tokens.encode(" " + ", ".join(hints), add_special_tokens=False).ids
+        # a token has some 4 characters; "<|" begins those that are no text
+        text = ", ".join(hints[:MOST_HINT_TOKENS])[: 12 * MOST_HINT_TOKENS].replace("<|", "< |")
+        text = text.encode("utf-8", "replace").decode()
+        ids = self._tokens.encode(" " + text, add_special_tokens=False).ids
         return (self._previous, *ids[:MOST_HINT_TOKENS])
 
     def run(self, passes: Sequence[Pass]) -> list[Hypothesis]:

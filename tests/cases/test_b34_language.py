@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from conversation import Conversation
 
 from voice.errors import BadRequest
-from voice.events import LanguageChanged, UserPartial, UserSaid
+from voice.events import LanguageChanged, Problem, UserPartial, UserSaid
 from voice.interfaces import Pcm16, RecogniserCapabilities, Speech, Transcript
 from voice.options import TurnOptions
 from voice.scope import Scope
@@ -156,6 +157,21 @@ def test_without_a_probability_the_session_keeps_its_language() -> None:
             it.session.use_language("en")
             assert await it.turn(3.0, SPANISH) == SAYS[SPANISH]["en"]
             assert it.session.language == "en"
+
+    run_virtual(call())
+
+
+@pytest.mark.parametrize("nonsense", [{"language_probability": "very"}, {"language": 5}])
+def test_a_recogniser_that_answers_with_nonsense_costs_the_words_and_not_the_turn(nonsense: Any) -> None:
+    class Nonsense(Multilingual):
+        async def transcribe(self, *args: Any, **options: Any) -> Transcript:
+            return replace(await super().transcribe(*args, **options), **nonsense)
+
+    async def call() -> None:
+        it = Talk(Nonsense())
+        async with it:
+            assert await it.turn(3.0, SPANISH) == ""
+            assert it.of(Problem)
 
     run_virtual(call())
 

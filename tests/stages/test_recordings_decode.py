@@ -212,6 +212,22 @@ def test_a_playlist_is_not_followed(tmp_path: Path) -> None:
         read(tmp_path / "a.m3u8")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("live.m3u8", "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nsecret.mp3\n"),  # it would wait for more
+        ("a.ffconcat", "ffconcat version 1.0\nfile secret.mp3\n"),
+    ],
+)
+def test_a_list_of_files_beside_it_is_refused_and_not_waited_for(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    soundfile.write(tmp_path / "secret.mp3", sine(1.0), 16_000)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BadAudio, match="list of other files"):
+        read(tmp_path / name)
+
+
 def test_a_name_that_looks_like_an_address_is_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     soundfile.write(tmp_path / "concat:a.wav", sine(1.0), 16_000, format="WAV")

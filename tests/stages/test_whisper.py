@@ -312,3 +312,13 @@ def test_a_language_the_model_lacks_is_refused(recogniser: WhisperCt2) -> None:
 def test_a_folder_without_a_model_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ModelMissing, match=r"model\.bin"):
         WhisperCt2(model_path=tmp_path)
+
+
+@pytest.mark.live
+def test_hints_may_be_long_or_odd_and_never_control_the_model(recogniser: WhisperCt2) -> None:
+    audio = said("The train leaves at seven.")
+    for hints in (["x" * 1_000_000], ["\ud800 name"], ["<|endoftext|>", "<|nospeech|>"], ["a"] * 100_000):
+        assert "train leaves" in heard(recogniser, audio, hints=hints).text
+    for wrong in ("no list", [None], [5]):
+        with pytest.raises(BadRequest, match="hints"):
+            heard(recogniser, audio, hints=wrong)

@@ -21,8 +21,8 @@ class Bar:
 
     def __init__(self, names: list[str], stream: TextIO | None = None) -> None:
         self._names = names
-        self._stream = stream or sys.stderr
-        self._shown = self._stream.isatty()
+        self._stream: TextIO | None = stream or sys.stderr  # None: the program has no standard error
+        self._shown = self._stream is not None and self._stream.isatty()
         self._bar: Any = None
         self._began_s = 0.0
         self._parts: list[_Part] = []
@@ -42,7 +42,7 @@ class Bar:
         """Write a line to the stream, above the bar."""
         if self._bar is not None:
             self._bar.write(text, file=self._stream)
-        else:
+        elif self._stream is not None:
             print(text, file=self._stream, flush=True)
 
     def add(self, part: _Part) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from voice.errors import BadRequest, VoiceError
+from voice.errors import BadRequest, EngineFailed, VoiceError
 from voice.scope import Priority, Scope
 
 if TYPE_CHECKING:
@@ -108,17 +109,20 @@ class _Plan:
                 raise BadRequest(
                     f"there is no folder {self.out} for the transcripts of {len(self.files)} recordings"
                 )
-            targets = [self._target(file) for file in self.files]
+            targets = [self.target(file) for file in self.files]
             if len(set(targets)) < len(targets):
                 raise BadRequest(f"two of the recordings would be written to the same file in {self.out}")
         elif not self.out.resolve().parent.is_dir():
             raise BadRequest(f"{self.out} can't be written: there is no folder {self.out.resolve().parent}")
+        folder = self.out if self.out.is_dir() else self.out.resolve().parent
+        if not os.access(folder, os.W_OK):
+            raise BadRequest(f"{self.out} can't be written: the folder {folder} takes no new files")
         for file in self.files:
-            target = self._target(file)
+            target = self.target(file)
             if target.exists() and file.exists() and target.samefile(file):
                 raise BadRequest(f"{target} is the recording itself: its transcript would replace it")
 
-    def _target(self, file: Path) -> Path:
+    def target(self, file: Path) -> Path:
         assert self.out is not None
         return self.out / (file.stem + _ENDINGS[self.form]) if self.out.is_dir() else self.out
 
@@ -130,6 +134,8 @@ class _Plan:
         from stages.asr.recordings.cut import CAREFUL_AIM_S, CutOptions
         from stages.asr.recordings.options import RecordingOptions
 
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may not know all letters
         failed = 0
         good: list[tuple[int, Path]] = []
         for number, file in enumerate(self.files):
@@ -147,14 +153,18 @@ class _Plan:
         bar = Bar([file.name for _, file in good])
         places = asyncio.Semaphore(_FILES_AT_ONCE)
         with _on_sigterm(), Scope("process", priority=Priority.BACKGROUND) as scope:
-            work = [
-                asyncio.create_task(_transcribe(transcriber, file, scope, options, bar, places))
-                for _, file in good
-            ]
+            told: asyncio.Event | None = None  # set when the recording before is printed, or never will be
+            work = []
+            for number, file in good:
+                output = _Output(self, number, file, bar, told)
+                told = output.over
+                work.append(
+                    asyncio.create_task(_transcribe(transcriber, file, scope, options, bar, places, output))
+                )
             try:
-                for (number, file), task in zip(good, work, strict=True):
+                for task in work:
                     try:
-                        self._tell(await task, number, file, bar)
+                        await task
                     except BadRequest:
                         raise
                     except VoiceError as error:
@@ -180,23 +190,56 @@ class _Plan:
             diariser = Diariser()
         return RecordingTranscriber(recognisers, SpeechMeter(), diariser=diariser)
 
-    def _tell(self, transcript: RecordingTranscript, number: int, file: Path, bar: Bar) -> None:
+
+class _Output:
+    """Where one recording's transcript goes: into its file at once, or to standard output in its turn.
+
+    Args:
+        plan: What was asked for.
+        number: Of the recording.
+        file: The recording.
+        bar: Takes the notes.
+        before: Set when the recording before is over; ``None``: it is the first.
+
+    Attributes:
+        over: Set when this one is printed, or never will be.
+    """
+
+    def __init__(self, plan: _Plan, number: int, file: Path, bar: Bar, before: asyncio.Event | None) -> None:
+        self._plan, self._number, self._file, self._bar, self._before = plan, number, file, bar, before
+        self.over = asyncio.Event()
+
+    async def deliver(self, transcript: RecordingTranscript) -> None:
+        """Write it.
+
+        Raises:
+            EngineFailed: It can't be written.
+        """
         from stages.asr.recordings.formats import written
 
-        for note in transcript.notes:
-            bar.line(f"voice: {note}")
-        text = written(transcript, self.form)
-        if self.out is not None:
-            _write(self._target(file), text)
-        elif self.form == "text" and len(self.files) > 1:
-            lines = text.splitlines() or [""]
-            print("".join(f"{file}: {line}\n" for line in lines), end="", flush=True)
+        plan = self._plan
+        text = written(transcript, plan.form)
+        if plan.out is not None:
+            await asyncio.to_thread(_write, plan.target(self._file), text)
         else:
-            print(text, end="", flush=True)
-        if self.references:
+            if self._before is not None:
+                await self._before.wait()
+            if plan.form == "text" and len(plan.files) > 1:
+                text = "".join(f"{self._file}: {line}\n" for line in text.splitlines() or [""])
+            _print(text)
+        for note in transcript.notes:
+            self._bar.line(f"voice: {note}")
+        if plan.references:
             from voice.word_errors import compare
 
-            bar.line(f"{file}: {compare(self.references[number], transcript.text)}")
+            self._bar.line(f"{self._file}: {compare(plan.references[self._number], transcript.text)}")
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, end="", flush=True)
+    except OSError as error:
+        raise EngineFailed(f"standard output can't be written: {error}", retryable=False) from None
 
 
 async def _transcribe(
@@ -206,9 +249,13 @@ async def _transcribe(
     options: RecordingOptions,
     bar: Bar,
     places: asyncio.Semaphore,
-) -> RecordingTranscript:
-    async with places:
-        return await transcriber.transcribe(file, scope, options, bar.recording())
+    output: _Output,
+) -> None:
+    try:
+        async with places:
+            await transcriber.transcribe(file, scope, options, bar.recording(), output.deliver)
+    finally:
+        output.over.set()
 
 
 def _look_at(file: Path) -> None:
@@ -243,17 +290,22 @@ def _references(args: argparse.Namespace) -> list[str]:
 
 def _write(target: Path, text: str) -> None:
     """Whole, or not at all."""
+    made: str | None = None
     try:
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
         ) as file:
+            made = file.name
             file.write(text)
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(file.name, 0o666 & ~mask)  # a temporary file is its owner's alone
         os.replace(file.name, target)
-    except OSError as error:
-        raise BadRequest(f"{target} can't be written: {error}") from None
+    except (OSError, UnicodeError) as error:
+        if made is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(made)
+        raise EngineFailed(f"{target} can't be written: {error}", retryable=False) from None
 
 
 @contextlib.contextmanager

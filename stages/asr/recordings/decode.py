@@ -38,6 +38,11 @@ EARLY_END_S, EARLY_END_SHARE = 2.0, 0.02
 NOT_FINITE_SHARE = 0.01
 """More samples than this that are no numbers (NaN, infinite) are no audio; a few come from damaged packets."""
 
+_LISTS = frozenset({"hls", "concat", "dash", "imf"})
+"""Formats of FFmpeg that open other files, some for ever."""
+_TEXTS = frozenset({"tty"})
+"""What FFmpeg takes a text for."""
+
 _WIDEST = 2.0**31
 _Floats = npt.NDArray[np.float32]
 
@@ -64,13 +69,14 @@ class RecordingFile:
         self.damaged = 0
         self.notes: list[str] = []
         if not self.path.is_file():
-            raise BadAudio(f"{self.path}: " + ("is a folder" if self.path.is_dir() else "no such file"))
+            raise BadAudio(f"{self.path}: {_what(self.path)}")
         try:
             # "file:" keeps names like "http:x" or "concat:a" what they are: names
             self._container = av.open(f"file:{self.path}", options={"protocol_whitelist": "file"})
         except (av.error.FFmpegError, OSError, ValueError) as error:
             raise BadAudio(f"{self.path}: not a media file that can be read ({_short(error)})") from error
         try:
+            self._refuse_other_kinds()
             self._stream = self._first_audio()
         except BadAudio:
             self._container.close()
@@ -78,6 +84,13 @@ class RecordingFile:
         self.duration_s = self._stated_s()
         self._decoder: Decoder | None = None
         self._samples = self._not_finite = 0
+
+    def _refuse_other_kinds(self) -> None:
+        names = set(self._container.format.name.split(","))
+        if names & _LISTS:
+            raise BadAudio(f"{self.path}: is a list of other files, which are not followed")
+        if names & _TEXTS:
+            raise BadAudio(f"{self.path}: not a media file that can be read")
 
     def _first_audio(self) -> av.audio.stream.AudioStream:
         streams = self._container.streams.audio
@@ -225,6 +238,12 @@ def _silence(seconds: float) -> Iterator[Pcm16]:
     while left > 0:
         yield block[:left]
         left -= len(block)
+
+
+def _what(path: Path) -> str:
+    if path.is_dir():
+        return "is a folder"
+    return "is no plain file: pipes can't be read" if path.exists() else "no such file"
 
 
 def _short(error: Exception) -> str:

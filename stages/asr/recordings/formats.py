@@ -71,7 +71,7 @@ def _paragraph(segments: Sequence[Segment]) -> str:
 def as_json(transcript: RecordingTranscript) -> dict[str, Any]:
     """The transcript as plain values. Words are there only where the engine gave their times."""
     return {
-        "file": str(transcript.path),
+        "file": str(transcript.path).encode("utf-8", "replace").decode(),
         "text": transcript.text,
         "language": transcript.language,
         "duration_s": round(transcript.duration_s, 3),

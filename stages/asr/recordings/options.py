@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from stages.asr.recordings.cut import CutOptions
 from stages.asr.recordings.speakers import SpeakerTurns
 from voice.interfaces import Pcm16
+
+if TYPE_CHECKING:
+    from stages.asr.recordings.result import RecordingTranscript
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,13 @@ class RecordingOptions:
     speakers: bool = False
     resume: bool = True
     cut: CutOptions = field(default_factory=CutOptions)
+
+
+class Deliver(Protocol):
+    """Keeps a transcript; the recording's journal is removed after that."""
+
+    async def __call__(self, transcript: RecordingTranscript, /) -> None:
+        """Write it where it belongs; raises what hinders that."""
 
 
 class Diarising(Protocol):

@@ -15,7 +15,7 @@ import numpy as np
 from stages.asr.recordings.cut import CutOptions, Cutter, Piece
 from stages.asr.recordings.decode import RecordingFile
 from stages.asr.recordings.speech import Probabilities
-from voice.errors import BadRequest
+from voice.errors import BadRequest, EngineFailed
 from voice.executor import Executor
 from voice.interfaces import ASR_RATE_HZ, Pcm16
 
@@ -151,7 +151,11 @@ class RecordingReader:
         found = list(pieces)
         for piece in found:
             if self._spool is not None:
-                self._spool.add(piece)
+                try:
+                    self._spool.add(piece)
+                except OSError as error:
+                    message = f"{self.path}: its speech can't be kept for telling speakers apart: {error}"
+                    raise EngineFailed(message, retryable=False) from error
         return found
 
 

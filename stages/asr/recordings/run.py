@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from stages.asr.recordings import journal
 from stages.asr.recordings.cut import Piece
-from stages.asr.recordings.options import Diarising, RecordingOptions, RecordingProgress
+from stages.asr.recordings.options import Deliver, Diarising, RecordingOptions, RecordingProgress
 from stages.asr.recordings.reading import RecordingReader, SpeechFinder
 from stages.asr.recordings.recheck import SpeakingRate, better, halves
 from stages.asr.recordings.replicas import Replicas
@@ -22,8 +21,6 @@ from stages.asr.recordings.timing import Stretch, placed, segments
 from voice.executor import ThreadExecutor
 from voice.interfaces import ASR_RATE_HZ, Transcript
 from voice.scope import Scope
-
-log = logging.getLogger("voice.recordings")
 
 VOTERS = 5
 """So many pieces are heard before the language of a recording is settled: about a minute of speech."""
@@ -71,7 +68,9 @@ class RecordingRun:
         self._done_s = self._resumed_s = self._speech_s = 0.0
         self._resumed = self._rechecked = 0
 
-    async def transcript(self, journals: Path, diariser: Diarising | None) -> RecordingTranscript:
+    async def transcript(
+        self, journals: Path, diariser: Diarising | None, deliver: Deliver | None
+    ) -> RecordingTranscript:
         """All of it; see :meth:`stages.asr.recordings.transcribe.RecordingTranscriber.transcribe`."""
         try:
             await self._reader.open()
@@ -81,6 +80,8 @@ class RecordingRun:
                 self._progress.begin(self._reader.duration_s)
             await self._recognise_all()
             result = await self._put_together(diariser)
+            if deliver is not None:
+                await deliver(result)
             if self._journal is not None:
                 await self._writing_on.run(self._journal.remove)
             return result
@@ -174,7 +175,7 @@ class RecordingRun:
         try:
             await self._writing_on.run(self._journal.add, piece.key, transcript)
         except OSError as error:
-            log.warning("%s can't be resumed if it is stopped: %s", self._path, error)
+            self._reader.notes.append(f"{self._path}: can't be resumed if it is stopped ({error})")
             self._journal = None
 
     def _keep(self, piece: Piece, transcript: Transcript) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stages.asr.recordings import journal
-from stages.asr.recordings.options import Diarising, RecordingOptions, RecordingProgress
+from stages.asr.recordings.options import Deliver, Diarising, RecordingOptions, RecordingProgress
 from stages.asr.recordings.reading import SpeechFinder
 from stages.asr.recordings.replicas import Replicas
 from stages.asr.recordings.result import RecordingTranscript
@@ -54,10 +54,12 @@ class RecordingTranscriber:
         scope: Scope,
         options: RecordingOptions | None = None,
         progress: RecordingProgress | None = None,
+        deliver: Deliver | None = None,
     ) -> RecordingTranscript:
         """What is said in a recording.
 
-        Cancelling it keeps the journal: a later call goes on with the pieces that are missing.
+        Cancelling it keeps the journal: a later call goes on with the pieces that are missing. So does a ``deliver``
+        that raises: it is given the transcript, to keep it, before the journal is removed.
 
         Raises:
             BadAudio: No recording that can be read.
@@ -71,4 +73,5 @@ class RecordingTranscriber:
             run = RecordingRun(
                 Path(path), self._replicas, self._finder, options, self._in_flight, progress, work
             )
-            return await run.transcript(self._journals or journal.default_folder(), self._diariser)
+            journals = self._journals or journal.default_folder()
+            return await run.transcript(journals, self._diariser, deliver)
