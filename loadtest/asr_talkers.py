@@ -32,6 +32,8 @@ GAP_S = 1.4
 PATIENCE_S = 15.0
 """…but no longer than this beyond it."""
 _LONGEST_WAIT_S = 1.0
+_AHEAD_S = 0.2
+"""The pass of the final text begins at most so long before the pause is noticed."""
 _BEFORE_S = 0.3
 """What is told so long before an utterance begins belongs to it, not to the one before."""
 
@@ -224,14 +226,15 @@ class Talker:
         edge_s = max((at_s for at_s in edges if at_s <= certain_s), default=None)
         mine = [one for one in passes if since_s <= one.asked_s < until_s]
         partial = [one for one in mine if one.priority >= Priority.PARTIAL]
-        # Asked for at the edge, in the same turn of the loop or just after it.
+        # Asked for at the edge, in the same turn of the loop or just after it, or shortly before: when the voice fell
+        # silent. One that is answered before the edge makes nobody wait.
         whole = [
-            one.answered_s
+            max(one.answered_s, edge_s)
             for one in mine
             if one.priority < Priority.PARTIAL
             and one.answered_s is not None
             and edge_s is not None
-            and edge_s - FRAME_S <= one.asked_s
+            and edge_s - _AHEAD_S <= one.asked_s
             and one.answered_s <= certain_s + FRAME_S
         ]
         return Talk(

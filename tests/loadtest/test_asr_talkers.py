@@ -52,8 +52,8 @@ def test_the_final_text_is_timed_from_the_pause() -> None:
     figures = Figures.of(talks, 0.4)
 
     assert [list(one.finals.values()) for one in talks.all] == [[text] for text in texts.values()]
-    assert figures.short_final_ms == pytest.approx([90.0] * 3, abs=1.0)
-    assert all(90 + 100 <= ms <= 90 + 200 for ms in figures.after_speech_ms)  # the pause itself is 120 ms
+    assert figures.short_final_ms == pytest.approx([30.0] * 3, abs=1.0)  # begun when the voice fell silent
+    assert all(90 + 40 <= ms <= 90 + 140 for ms in figures.after_speech_ms)  # the pause itself is 120 ms
     assert [length_s for length_s, _ in figures.final_ms] == pytest.approx([1.6] * 3, abs=0.05)
     assert not talks.problems
 
