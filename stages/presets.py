@@ -56,8 +56,8 @@ COPIES_BYTES = 500 << 20
 """Most memory for copies of one recogniser's model. A call on one core wastes none of it in waiting: two copies of
 tiny.en on a core each took 17.1 s of processor time for ten minutes of prompts, one copy on both cores 18.5."""
 
-RECORDING_BATCH = 4
-"""Pieces of a call. Whisper's encoder is quickest with up to four on a core: 110 ms each of 10 s, 167 in eights."""
+RECORDING_BATCH = 2
+"""Pieces of a call. Of 27 s each, four at once take a tenth less processor time, but 270 MB more."""
 RECORDING_CALL_S = 600.0
 """Longest call on a recording's pieces: nobody waits for an answer, and a large model on a busy core takes minutes."""
 

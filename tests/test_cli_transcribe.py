@@ -155,14 +155,14 @@ def test_word_errors_against_a_reference_are_counted(
     assert "2 of 7 words: 2 substituted, 0 deleted, 0 inserted" in err
 
 
-def test_careful_makes_longer_pieces(
+def test_quick_makes_shorter_pieces(
     engine: ScriptedRecogniser, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tones(tmp_path / "long.wav", 12, speech_s=2.0, pause_s=0.5)
     run_cli(capsys, path, "--no-resume")
-    quick = engine.calls
-    assert run_cli(capsys, path, "--careful", "--no-resume")[0] == 0
-    assert engine.calls - quick < quick
+    usual = engine.calls
+    assert run_cli(capsys, path, "--quick", "--no-resume")[0] == 0
+    assert engine.calls - usual > usual
 
 
 def test_notes_about_a_file_go_to_the_error_stream(

@@ -144,7 +144,8 @@ class WhisperCt2:
     ) -> _Found:
         """Look after look until one is good enough; the best of them."""
         self.counters["pieces"] += 1
-        one = first_look(piece, language, hints, scope.priority, word_times=timed)
+        waiting = self._batcher.stats.depth
+        one = first_look(piece, language, hints, scope.priority, word_times=timed, waiting=waiting)
         done: list[Pass] = []
         best: _Found | None = None
         try:

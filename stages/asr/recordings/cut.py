@@ -22,9 +22,10 @@ _CUT_SHARE = 0.6
 """A piece is cut behind this share of what it may be: late enough to fill its window, early enough for a choice of
 pauses."""
 
-CAREFUL_AIM_S = 19.4
-"""Longer pieces tell Whisper more of what is talked about: over three joined recordings of 20 minutes tiny.en had 42,
-48 and 47 of some 2 050 words wrong in pieces of up to 19.4 s, 58, 59 and 54 in 9.4 s; 46 (of the first) in 27.5 s."""
+QUICK_AIM_S = 9.4
+"""With half a second of silence such a piece fills Whisper's narrowest window, of 10 s, whose encoder is the cheapest a
+second: 30 % less time. But longer pieces tell Whisper more of what is talked about: of 2,039 words of joined prompts
+tiny.en had 57 wrong in pieces of up to 9.4 s, 44 in 19.4 s, 34 in 23.4 s and 30 in 27.4 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,7 @@ class CutOptions:
         least_s: Shorter speech is none: no word is shorter than two windows.
         before_s, after_s: Silence kept around speech: fricatives at a word's edges often score below ``ends``.
         aim_s: A piece is as long as possible up to this; a stretch of speech without a pause may be longer. With half
-            a second of silence it fills Whisper's narrowest window, of 10 s, whose encoder is the cheapest a second.
-            Longer pieces give it more context; see :data:`CAREFUL_AIM_S`.
+            a second of silence it fills Whisper's whole window; for shorter ones see :data:`QUICK_AIM_S`.
         longest_s: No piece is longer; where there is no pause before that, it is cut where it is quietest.
         held_s: No piece spans more of the recording than this, pauses included.
     """
@@ -49,7 +49,7 @@ class CutOptions:
     least_s: float = 0.06
     before_s: float = 0.25
     after_s: float = 0.35
-    aim_s: float = 9.4
+    aim_s: float = 27.4
     longest_s: float = 28.0
     held_s: float = 120.0
 

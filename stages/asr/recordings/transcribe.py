@@ -15,8 +15,8 @@ from voice.errors import BadRequest
 from voice.interfaces import Recogniser
 from voice.scope import Scope
 
-IN_FLIGHT = 24
-"""Pieces that each recogniser has at once: three batches of Whisper, so that it never waits for the next."""
+IN_FLIGHT = 8
+"""Pieces that each recogniser has at once: four batches of Whisper, so that it never waits for the next."""
 
 
 class RecordingTranscriber:
