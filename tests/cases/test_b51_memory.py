@@ -38,8 +38,8 @@ from voice.testing import (
 
 LONG = "VOICE_LONG_MEMORY" in os.environ
 """2000 turns and 500 sessions. The short form sees as small a leak: its bounds are narrower by more than its runs."""
-TURNS, WARM_UP_TURNS, PICTURE_EVERY = (2000, 300, 10) if LONG else (520, 220, 4)
-SESSIONS, WARM_UP_SESSIONS = (500, 50) if LONG else (200, 40)
+TURNS, WARM_UP_TURNS, PICTURE_EVERY = (2000, 300, 10) if LONG else (400, 180, 4)
+SESSIONS, WARM_UP_SESSIONS = (500, 50) if LONG else (130, 40)
 PICTURE_BYTES = 100_000
 GROWTH_BYTES = 5_000_000 if LONG else 1_000_000
 GROWTH_OBJECTS = 500

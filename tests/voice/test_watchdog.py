@@ -99,7 +99,8 @@ def test_a_callback_that_computes_is_named_with_the_time_it_took() -> None:
     blocked = watched(compute, BLOCK_S - 0.1)
     assert blocked.place is not None and blocked.place.function == "compute"
     assert blocked.cpu_s >= BLOCK_S
-    assert blocked.cause in ("computes", "starved"), "starved: on a machine that is busy itself"
+    # the others: on a machine that is busy itself, or beside threads that earlier tests left at work
+    assert blocked.cause in ("computes", "starved", "crowded")
 
 
 def test_a_garbage_collection_is_not_blamed_on_who_runs_into_it() -> None:
