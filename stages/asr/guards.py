@@ -169,6 +169,14 @@ def judge(hypothesis: Hypothesis, voiced_s: float) -> Judgement:
     return Judgement(Severity.FINE)
 
 
+def usable(judgement: Judgement) -> bool:
+    """Whether the best text there is may be taken for what was said. What only seems unlikely may; what nobody can
+    have said in that time may not."""
+    if judgement.severity is Severity.BAD:
+        return judgement.reason in ("improbable", "repetition")
+    return judgement.severity is not Severity.SILENT and judgement.reason != "no_words"
+
+
 def compression_ratio(text: str) -> float:
     """Bytes of the text per byte of its zlib form; 0 for empty text."""
     raw = text.encode()

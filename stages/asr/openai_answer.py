@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stages.asr.guards import Judgement, Severity
+from stages.asr.guards import Judgement, Severity, usable
 from stages.asr.levels import SHORTEST_WORD_S, voiced_s
-from stages.asr.text_guards import badness, join_texts, judge_text, usable, voiced_between
+from stages.asr.text_guards import badness, judge_text, voiced_between
 from stages.asr.whisper_languages import code_of
+from stages.asr.words import join_texts
 from stages.llm.chat_format import error_sentence
 from voice.errors import EngineFailed
 from voice.interfaces import Transcript, Word

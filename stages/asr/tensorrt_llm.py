@@ -21,19 +21,18 @@ import numpy as np
 import numpy.typing as npt
 
 from stages.asr import levels
-from stages.asr.guards import Judgement
+from stages.asr.guards import Judgement, usable
 from stages.asr.recogniser_input import check_audio, check_language
 from stages.asr.request_slots import RequestSlots
 from stages.asr.tensorrt_model import Output, WhisperEngine, load
 from stages.asr.text_guards import (
     SECOND_TEMPERATURE,
     badness,
-    join_texts,
     judge_text,
-    usable,
     voiced_between,
     wants_second_look,
 )
+from stages.asr.words import join_texts
 from stages.patience import Patience
 from voice.errors import DeadlineExceeded, EngineFailed, Overloaded, VoiceError
 from voice.executor import Executor, ThreadExecutor

@@ -19,9 +19,6 @@ from voice.scope import Priority
 SECOND_TEMPERATURE = 0.4
 """Of a second look: enough to leave a loop, little enough to stay with the words."""
 
-NO_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
-"""Languages written without spaces between words."""
-
 _SLOWEST_PHRASE_PER_S = 0.5  # words: nobody draws "thank you" out to 2 s a word, but breath is that long
 _ECHOED_WORDS = 3
 _PERHAPS_SILENT = 0.5  # stands in for a no-speech score: doubt enough for known phrases, for nothing else
@@ -70,14 +67,6 @@ def echoes(text: str, prompt: str) -> bool:
     )
 
 
-def usable(judgement: Judgement) -> bool:
-    """Whether the best text there is may be taken for what was said. What only seems unlikely may; what nobody can
-    have said in that time may not."""
-    if judgement.severity is Severity.BAD:
-        return judgement.reason in ("improbable", "repetition")
-    return judgement.severity is not Severity.SILENT and judgement.reason != "no_words"
-
-
 def wants_second_look(judgement: Judgement, priority: Priority) -> bool:
     """Whether a text should be asked for once more, at :data:`SECOND_TEMPERATURE` and without hints. Never for
     partials: the next one comes soon."""
@@ -110,11 +99,6 @@ def voiced_between(loudness: npt.NDArray[np.float32], start_s: float, end_s: flo
     first = max(0, int((start_s - _MARGIN_S) / levels.BLOCK_S))
     last = int((end_s + _MARGIN_S) / levels.BLOCK_S) + 1
     return float(np.count_nonzero(loudness[first:last] > threshold)) * levels.BLOCK_S
-
-
-def join_texts(texts: list[str], language: str | None) -> str:
-    """Texts of one utterance in order, as one."""
-    return ("" if language in NO_SPACES else " ").join(t.strip() for t in texts if t.strip())
 
 
 def _words(text: str) -> list[str]:

@@ -17,12 +17,12 @@ from typing import TypeAlias
 import numpy as np
 
 from stages.asr import seams
-from stages.asr.guards import Hypothesis, Judgement, Severity, judge
+from stages.asr.guards import Hypothesis, Judgement, judge, usable
 from stages.asr.looks import badness, cut_smaller, first_look, next_look
 from stages.asr.pieces import OVERLAP_S, Piece, halves, prepare
 from stages.asr.whisper_model import WhisperModel
 from stages.asr.whisper_pass import Pass
-from stages.asr.words import NO_SPACES, shifted
+from stages.asr.words import join_texts, shifted
 from voice.batching import Batcher, BatcherStats
 from voice.compute import ComputeGate
 from voice.errors import BadAudio, DeadlineExceeded, Overloaded
@@ -186,12 +186,12 @@ class WhisperCt2:
             return_exceptions=True,
         )
         found = [_raised(one) for one in heard]
-        kept = [(part, h) for part, (h, verdict) in zip(parts, found, strict=True) if _usable(verdict)]
+        kept = [(part, h) for part, (h, verdict) in zip(parts, found, strict=True) if usable(verdict)]
         if not kept:
             return found[0]
         whole = replace(
             best,
-            text=_spaced([h.text for _, h in kept], best.language),
+            text=join_texts([h.text for _, h in kept], best.language),
             tokens=sum(h.tokens for _, h in kept),
             average_logprob=_mean_logprob([h for _, h in kept]),
             no_speech=min(h.no_speech for _, h in kept),
@@ -205,7 +205,7 @@ class WhisperCt2:
         """The pieces' texts in order; a rejected piece is left out, and counted."""
         kept: list[tuple[Piece, Hypothesis]] = []
         for piece, (hypothesis, verdict) in zip(pieces, found, strict=True):
-            if _usable(verdict):
+            if usable(verdict):
                 kept.append((piece, hypothesis))
             else:
                 self.counters[f"rejected_{verdict.reason or 'no_words'}"] += 1
@@ -219,7 +219,7 @@ class WhisperCt2:
             text, said = self._over_seams([piece for piece, _ in kept], words, language)
         else:
             text, said = (
-                _spaced([h.text for _, h in kept], language),
+                join_texts([h.text for _, h in kept], language),
                 tuple(w for some in words for w in some),
             )
         return Transcript(
@@ -240,7 +240,7 @@ class WhisperCt2:
                 said = seams.joined(said, following, piece.cut_s, OVERLAP_S)
             else:
                 said += following
-        return _spaced([word.text for word in said], language), tuple(said)
+        return join_texts([word.text for word in said], language), tuple(said)
 
     def _reject(self, reason: str, language: str | None) -> Transcript:
         self.counters[f"rejected_{reason}"] += 1
@@ -257,10 +257,6 @@ def _nothing(reason: str, hypothesis: Hypothesis) -> Transcript:
     )
 
 
-def _spaced(texts: Sequence[str], language: str | None) -> str:
-    return ("" if language in NO_SPACES else " ").join(text for text in texts if text)
-
-
 def _mean_logprob(found: Sequence[Hypothesis]) -> float:
     tokens = sum(h.tokens + 1 for h in found)
     return sum(h.average_logprob * (h.tokens + 1) for h in found) / tokens
@@ -270,14 +266,6 @@ def _from_catalogue(name: str) -> Path:
     from voice import models
 
     return models.path(name)
-
-
-def _usable(judgement: Judgement) -> bool:
-    """Whether the best of all passes is taken for what was said. What only seems unlikely is (the reference
-    keeps it too); what nobody can have said in that time is not."""
-    if judgement.severity is Severity.BAD:
-        return judgement.reason in ("improbable", "repetition")
-    return judgement.severity is not Severity.SILENT and judgement.reason != "no_words"
 
 
 def _raised(outcome: _Found | BaseException) -> _Found:

@@ -19,8 +19,8 @@ from stages.asr.guards import Hypothesis, seems_to_repeat
 from stages.asr.mel import fit
 from stages.asr.whisper_pass import Align, Pass
 from stages.asr.words import (
-    NO_SPACES,
     TokenTimes,
+    join_texts,
     may_have_skipped,
     paced,
     skipped_s,
@@ -233,12 +233,12 @@ class WhisperModel:
         one: Pass,
     ) -> Hypothesis:
         times = TokenTimes.of(aligned.alignments, aligned.text_token_probs, len(ids), one.audio_s)
-        words = words_of(ids, times, self._decode, language=hypothesis.language, sounding=one.sounding)
+        language = hypothesis.language
+        words = words_of(ids, times, self._decode, language=language, sounding=one.sounding)
         said = without_unsaid_end(words)
-        spaced = "" if hypothesis.language in NO_SPACES else " "
         return replace(
             hypothesis,
-            text=hypothesis.text if len(said) == len(words) else spaced.join(word.text for word in said),
+            text=hypothesis.text if len(said) == len(words) else join_texts([w.text for w in said], language),
             words=said,
             skipped_s=skipped_s(said, one.sounding),
             paced=paced(said),

@@ -174,6 +174,11 @@ def _sound_s(start_s: float, end_s: float, sounding: Sounding) -> float:
     return float(np.count_nonzero(sounding[round(start_s / BLOCK_S) : round(end_s / BLOCK_S)])) * BLOCK_S
 
 
+def join_texts(texts: Sequence[str], language: str | None) -> str:
+    """Texts of one utterance in order, as one."""
+    return ("" if language in NO_SPACES else " ").join(t.strip() for t in texts if t.strip())
+
+
 def shifted(words: Sequence[Word], by_s: float) -> tuple[Word, ...]:
     """The words of a piece that begins at ``by_s``."""
     return tuple(replace(w, start_s=w.start_s + by_s, end_s=w.end_s + by_s) for w in words)

@@ -88,7 +88,7 @@ class SileroVad:
         self.name = "silero-vad"
         self.skip_silence = skip_silence
         self.skipped = 0
-        self._session = _load(_model_file(model_path))
+        self._session = load(model_file(model_path))
         self._due: list[_Stream] = []  # at most one window of each open stream
         self._loop: asyncio.AbstractEventLoop | None = None
         self._flush_at: asyncio.Handle | None = None
@@ -326,7 +326,8 @@ _SILENT = WINDOW_SAMPLES * 10.0 ** (SILENT_DBFS / 10.0)
 """Energy of a window at :data:`SILENT_DBFS`."""
 
 
-def _model_file(path: Path | None) -> Path:
+def model_file(path: Path | None) -> Path:
+    """The network's file: in ``path`` if that is a folder; ``None``: of the catalogue, downloaded on first use."""
     if path is None:
         from voice import models
 
@@ -334,7 +335,13 @@ def _model_file(path: Path | None) -> Path:
     return path / MODEL_FILE if path.is_dir() else path
 
 
-def _load(path: Path) -> onnxruntime.InferenceSession:
+def load(path: Path) -> onnxruntime.InferenceSession:
+    """The network in the form that runs fastest here, on the calling thread alone.
+
+    Raises:
+        ModelMissing: It is another model.
+        EngineFailed: ONNX Runtime can't load it.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

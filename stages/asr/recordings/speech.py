@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stages.vad.silero import CONTEXT_SAMPLES, MODEL_FILE, SILENT_DBFS, WINDOW_SAMPLES
-from stages.vad.silero_graph import HIDDEN, PADDED, fast_model
-from voice import models
-from voice.errors import EngineFailed, VoiceError
+from stages.vad.silero import CONTEXT_SAMPLES, SILENT_DBFS, WINDOW_SAMPLES, load, model_file
+from stages.vad.silero_graph import HIDDEN, PADDED
+from voice.errors import EngineFailed
 from voice.interfaces import ASR_RATE_HZ, Pcm16
-
-if TYPE_CHECKING:
-    import onnxruntime
 
 Probabilities = npt.NDArray[np.float32]
 """Of speech, 0–1, one for each window of 512 samples, shape (windows,)."""
@@ -51,7 +47,7 @@ class SpeechMeter:
     """
 
     def __init__(self, model_path: Path | None = None) -> None:
-        self._session = _load(model_path or models.path("silero-vad") / MODEL_FILE)
+        self._session = load(model_file(model_path))
 
     def open(self) -> SpeechStream:
         """A stream for a recording."""
@@ -129,22 +125,3 @@ def _stretch(audio: Pcm16, number: int) -> Pcm16:
 def _sounds(audio: Pcm16) -> bool:
     """Whether anything in it is above a level that a listener takes for silence."""
     return bool(len(audio)) and int(np.abs(audio.astype(np.int32)).max()) > _SILENT
-
-
-def _load(path: Path) -> onnxruntime.InferenceSession:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3
-    try:
-        return onnxruntime.InferenceSession(
-            fast_model(path.read_bytes()), options, providers=["CPUExecutionProvider"]
-        )
-    except VoiceError:
-        raise
-    except Exception as error:
-        raise EngineFailed(
-            f"the voice detector {path.name} can't be loaded: {error}", retryable=False
-        ) from error
