@@ -120,7 +120,7 @@ async def run(
         fastest = min(tries, key=lambda outcome: outcome.wall_s)
         best.append((fastest, _show(fastest, text, length_s)))
     passed = _judge(best)
-    return await _killed_and_resumed(recording, folder, best[0][0]) and passed
+    return await _killed_and_resumed(recording, folder, best[0][0], length_s) and passed
 
 
 def _ours(recording: Path, *options: str) -> list[str]:
@@ -220,17 +220,17 @@ def _judge(outcomes: Sequence[tuple[Outcome, Errors]]) -> bool:
     return passed
 
 
-async def _killed_and_resumed(recording: Path, folder: Path, whole: Outcome) -> bool:
+async def _killed_and_resumed(recording: Path, folder: Path, whole: Outcome, length_s: float) -> bool:
     """Kill ours when half is written down; then go on. Whether the text is the same and the second half was enough."""
     await asyncio.to_thread(_forget, folder)
-    half, written = _pieces(whole) / 2, 0
+    reached_s = 0.0
     async with _child(_ours(recording), folder, folder / "output.txt", folder / "errors.txt") as child:
-        while child.returncode is None and written < half:
+        while child.returncode is None and reached_s < length_s / 2:
             await asyncio.sleep(_POLL_S)
-            written = await asyncio.to_thread(_written, folder)
+            _, reached_s = await asyncio.to_thread(_written, folder)
         if child.returncode is None:
             child.kill()
-    written = await asyncio.to_thread(_written, folder)
+    written, _ = await asyncio.to_thread(_written, folder)
     rest = await _measure("after kill -9", _ours(recording), folder)
     same = compare(whole.text, rest.text).total
     print(
@@ -245,10 +245,10 @@ def _forget(folder: Path) -> None:
         old.unlink()
 
 
-def _pieces(whole: Outcome) -> float:
-    """About how many pieces a recording has: 16 words each."""
-    return len(whole.text.split()) / 16
-
-
-def _written(folder: Path) -> int:
-    return sum(path.read_bytes().count(b"\n") for path in (folder / "journals").glob("*.jsonl"))
+def _written(folder: Path) -> tuple[int, float]:
+    """How many pieces are in the journal, and where the last of them ends, in seconds of the recording."""
+    pieces: list[list[int]] = []
+    for path in (folder / "journals").glob("*.jsonl"):
+        lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last line break is still being written
+        pieces += [json.loads(line)["piece"] for line in lines]
+    return len(pieces), max((end for _, end, _ in pieces), default=0) / ASR_RATE_HZ
