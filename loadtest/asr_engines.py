@@ -123,13 +123,13 @@ def open_engines(asr: Sequence[str], against: str | None, compute_type: str | No
     names = list(asr) or [presets.DEFAULT_ASR]
     if len(set(names)) < len(names):
         raise BadRequest("each recogniser can be tested once: their names are what tells them apart")
-    if against is not None and all(_is_url(name) for name in names):
+    if against is not None and all(presets.is_url(name) for name in names):
         raise BadRequest("only a local model can be compared with faster-whisper: it needs the same weights")
     ours: list[Engine] = [Ours(name, _recogniser(name, compute_type)) for name in names]
     theirs: list[Engine] = [
         FasterWhisper(reference_of(name), _folder(name), compute_type or "int8")
         for name in names
-        if against is not None and not _is_url(name)
+        if against is not None and not presets.is_url(name)
     ]
     return [*ours, *theirs]
 
@@ -143,16 +143,12 @@ def _recogniser(name: str, compute_type: str | None) -> Recogniser:
     usual = presets.local(asr=name).recogniser
     if compute_type is None:
         return usual
-    if _is_url(name):
+    if presets.is_url(name):
         raise BadRequest(f"the arithmetic of {name} is its server's choice: leave --compute-type out")
     from stages.asr.whisper import WhisperCt2
 
     threads = CpuBudget.detect().asr_threads
     return WhisperCt2(model_path=_folder(name), threads=threads, compute_type=compute_type)
-
-
-def _is_url(name: str) -> bool:
-    return name.lower().startswith(("http://", "https://"))
 
 
 def _folder(name: str) -> Path:

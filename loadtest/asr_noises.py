@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from loadtest.overlap_sounds import RATE, Wave, breath, click, to_pcm
+from loadtest.overlap_sounds import RATE, Wave, breath, click, tilted_noise, to_pcm
 from voice.interfaces import Pcm16
 
 SHORTEST_S, LONGEST_S = 2.0, 30.0
@@ -26,10 +26,7 @@ def scaled(wave: Wave, dbfs: float) -> Wave:
 def coloured(rng: np.random.Generator, seconds: float, slope: float) -> Wave:
     """Noise from 20 Hz on whose amplitude falls with frequency to the power of ``slope``: 0 is white, 0.5 pink, 1
     brown."""
-    n = int(seconds * RATE)
-    hz = np.fft.rfftfreq(n, 1 / RATE)
-    shape = np.where(hz >= 20.0, np.maximum(hz, 20.0) ** -slope, 0.0)
-    return np.asarray(np.fft.irfft(np.fft.rfft(rng.standard_normal(n)) * shape, n))
+    return tilted_noise(rng, int(seconds * RATE), 20.0, RATE / 2, slope, flat_hz=20.0)
 
 
 def swelling(wave: Wave, rng: np.random.Generator) -> Wave:

@@ -78,12 +78,19 @@ def spoken(text: str, speaker: Speaker) -> Wave:
 # ---------------------------------------------------------------- noises
 
 
-def _coloured(rng: np.random.Generator, samples: int, low_hz: float, high_hz: float, tilt: float) -> Wave:
-    """Noise between two frequencies whose amplitude falls with frequency to the power of ``tilt``."""
+def tilted_noise(
+    rng: np.random.Generator, samples: int, low_hz: float, high_hz: float, tilt: float, flat_hz: float = 50.0
+) -> Wave:
+    """Noise between two frequencies; from ``flat_hz`` on its amplitude falls with frequency to the ``tilt``."""
     spectrum = np.fft.rfft(rng.standard_normal(samples))
     hz = np.fft.rfftfreq(samples, 1 / RATE)
-    shape = np.where((hz >= low_hz) & (hz <= high_hz), np.maximum(hz, 50.0) ** -tilt, 0.0)
-    wave: Wave = np.fft.irfft(spectrum * shape, samples)
+    shape = np.where((hz >= low_hz) & (hz <= high_hz), np.maximum(hz, flat_hz) ** -tilt, 0.0)
+    return np.asarray(np.fft.irfft(spectrum * shape, samples))
+
+
+def _coloured(rng: np.random.Generator, samples: int, low_hz: float, high_hz: float, tilt: float) -> Wave:
+    """Such noise, of peak 1."""
+    wave = tilted_noise(rng, samples, low_hz, high_hz, tilt)
     return np.asarray(wave / max(1e-9, float(np.max(np.abs(wave)))))
 
 

@@ -188,7 +188,7 @@ def recording_recognisers(
     budget = budget or CpuBudget.detect()
     found: list[Recogniser] = []
     for one in asr or (DEFAULT_ASR,):
-        if _is_url(one):
+        if is_url(one):
             found.append(_make_asr(one, budget, None))
             continue
         needed = _check_asr(one)
@@ -240,13 +240,14 @@ async def warm_up(stages: Stages, *, language: str = "en") -> None:
 # ---------------------------------------------------------------- which engine an argument means
 
 
-def _is_url(argument: str | None) -> bool:
+def is_url(argument: str | None) -> bool:
+    """Whether an engine is named by its server's address."""
     return argument is not None and argument.lower().startswith(("http://", "https://"))
 
 
 def _check_llm(llm: str | None) -> list[str]:
     """The models of the catalogue that are needed; raises if ``llm`` can't be used."""
-    if _is_url(llm):
+    if is_url(llm):
         return []
     _LLM.need_package()
     if llm is not None and (llm.endswith(".gguf") or Path(llm).is_file()):
@@ -258,7 +259,7 @@ def _check_llm(llm: str | None) -> list[str]:
 
 
 def _check_asr(asr: str | None) -> list[str]:
-    if _is_url(asr):
+    if is_url(asr):
         return []
     _ASR.need_package()
     if asr is not None and Path(asr).is_dir():
@@ -297,7 +298,7 @@ def _make_turn_model(gate: ComputeGate) -> TurnModel:
 
 
 def _make_asr(asr: str | None, budget: CpuBudget, gate: ComputeGate | None) -> Recogniser:
-    if asr is not None and _is_url(asr):
+    if asr is not None and is_url(asr):
         from stages.asr.openai import OpenAITranscriber
 
         url, model = urldefrag(asr)
@@ -318,7 +319,7 @@ def _make_recording_asr(asr: str, folder: Path | None, threads: int) -> Recognis
 
 
 def _make_llm(llm: str | None, budget: CpuBudget, gate: ComputeGate) -> LanguageModel:
-    if llm is not None and _is_url(llm):
+    if llm is not None and is_url(llm):
         from stages.llm.openai import OpenAIChat
 
         url, model = urldefrag(llm)

@@ -14,6 +14,7 @@ from voice.degradation import Rung
 from voice.errors import VoiceError
 from voice.hearing import Ear
 from voice.interfaces import Pcm16
+from voice.partials import next_partial_s
 from voice.recognition import has_room
 from voice.scope import Priority, Reason, Scope
 from voice.user_turn import UserTurn
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 EVERY_S = 0.3
 """At most one so often: some consonants are as silent as this, and a pass is work."""
-_SHARE = 2.0
-"""A slow recogniser is busy with them for at most one part in so many of the time."""
 
 Words: TypeAlias = tuple[str, str | None]
 """The words of a stretch of audio, and the language that the session's changes to with them."""
@@ -55,9 +54,8 @@ class HeadStart:
         self._pass: _Pass | None = None
         self._not_before = 0.0
 
-    def hushed(self, turn: UserTurn, start: int, audio: Pcm16) -> None:
-        """The voice fell silent; ``audio`` is the turn's from ``start`` to now. Nothing is done where others have more
-        need of the recogniser."""
+    def hushed(self, turn: UserTurn) -> None:
+        """The voice fell silent. Nothing is done where others have more need of the recogniser."""
         session, now = self._session, asyncio.get_running_loop().time()
         stages = session.agent.stages
         spared = stages.service.rung >= Rung.FEWER_PARTIALS or not has_room(stages, session.language, now)
@@ -67,7 +65,9 @@ class HeadStart:
         self.drop()
         self._partials.give_way()
         self._not_before = now + EVERY_S
-        speech_s = self._listening.speech_s(audio)
+        listening = self._listening
+        start, audio = listening.unsettled_from, listening.audio(self._ear.log.end)
+        speech_s = listening.speech_s(audio)
         scope = turn.scope.child("stage", priority=Priority.SPECULATIVE)
         task = scope.run(self._outcome(turn, audio, speech_s, scope), f"head start of {session.session_id}")
         self._pass = ahead = _Pass(start, start + audio.size, scope, task)
@@ -95,7 +95,7 @@ class HeadStart:
         if self._pass is not ahead or ahead.task.cancelled():
             return
         took_s = asyncio.get_running_loop().time() - began
-        self._not_before = max(self._not_before, began + _SHARE * took_s)
+        self._not_before = began + next_partial_s(EVERY_S, took_s, Rung.FULL)
         self._partials.took(took_s)
         outcome = ahead.task.result()
         if not isinstance(outcome, VoiceError) and outcome[0] and outcome[1] is None and self._ear.speaking:

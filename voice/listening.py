@@ -107,7 +107,7 @@ class Listening:
         """The voice fell silent, and that may become a pause."""
         turn = self._turn
         if turn is not None and turn.announced and self._start is not None:
-            self._partials.ahead.hushed(turn, self._from, self.audio(self._ear.log.end))
+            self._partials.ahead.hushed(turn)
 
     def note_pause(self, index: int, now: float) -> None:
         """Remember when the pause was noticed, and tell of it if the turn was announced."""

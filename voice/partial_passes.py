@@ -18,7 +18,7 @@ from voice.head_start import HeadStart
 from voice.hearing import Ear
 from voice.interfaces import ASR_RATE_HZ
 from voice.partials import next_partial_s, quiet_cut
-from voice.recognition import has_room, recognise_partial, recognise_spoken
+from voice.recognition import has_room, recognise_partial
 from voice.scope import Priority, Reason, Scope
 from voice.user_turn import UserTurn
 
@@ -220,14 +220,8 @@ class PartialPasses:
         first, last = (int(edge_s * ASR_RATE_HZ) for edge_s in _CUT_S)
         cut = quiet_cut(audio, first, last)
         try:
-            transcript, language = await recognise_spoken(
-                session.agent.stages,
-                audio[:cut],
-                scope,
-                session.spoken,
-                listening.speech_s(audio[:cut]),
-                pending=turn.settled_language,
-                hints=session.hints,
+            words, language = await listening.words(
+                audio[:cut], listening.speech_s(audio[:cut]), scope, session.hints, turn.settled_language
             )
         except VoiceError as error:  # the final pass has it all
             if not scope.cancelled:
@@ -235,5 +229,5 @@ class PartialPasses:
                 self._settle_at = self._now() + _SETTLE_AGAIN_S
             return
         if not scope.cancelled:
-            text = f"{turn.settled} {transcript.text.strip()}".strip()
+            text = f"{turn.settled} {words}".strip()
             listening.settle(turn, start + cut, text, language or turn.settled_language)

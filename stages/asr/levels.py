@@ -48,9 +48,8 @@ def block_levels(audio: Pcm16) -> npt.NDArray[np.float32]:
 ABOVE_FLOOR_DB = 6.0
 """Speech is so much louder than the noise between its words (the 10th percentile of levels)…"""
 
-_FLOOR_AT_MOST_DB = (
-    -12.0
-)  # …which is taken to be at least so far below the loud blocks: speech may have no pause
+_FLOOR_AT_MOST_DB = -12.0
+"""…which is taken to be at least so far below the loud blocks: speech may have no pause."""
 
 
 def sounding(levels: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:

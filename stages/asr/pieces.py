@@ -22,6 +22,7 @@ OVERLAP_S = 1.0
 
 _PAUSE_S = 0.1
 """So much silence around a cut means that no word is cut."""
+_BLOCK = round(BLOCK_S * ASR_RATE_HZ)
 _BLOCKS_OF_PAUSE = round(_PAUSE_S / BLOCK_S)
 _MIDDLE = 0.15  # of a piece that is cut smaller at least this share is left on either side
 
@@ -74,37 +75,40 @@ def prepare(audio: Pcm16, mels: int) -> str | list[Piece]:
     if (reason := levels.why_no_speech(audio, loudness)) is not None:
         return reason
     if len(audio) <= LONGEST_PIECE_S * ASR_RATE_HZ:
-        return [_piece(audio, mels, 0, 0, overlaps=False)]
+        return [_piece(audio, loudness, mels, 0, len(audio), 0)]
     # Room for an overlap on either side.
     cuts = levels.cut_points(loudness, LONGEST_PIECE_S - OVERLAP_S)
     sounding = levels.sounding(loudness)
     shared = [0 if _in_a_pause(sounding, cut) else round(OVERLAP_S * ASR_RATE_HZ) for cut in cuts]
     edges, margins = [0, *cuts, len(audio)], [0, *shared, 0]
     return [
-        _piece(audio[start - before : end + after], mels, start - before, start, overlaps=before > 0)
+        _piece(audio, loudness, mels, start - before, end + after, start)
         for (start, end), (before, after) in zip(
             itertools.pairwise(edges), itertools.pairwise(margins), strict=True
         )
     ]
 
 
-def _piece(audio: Pcm16, mels: int, start: int, cut: int, *, overlaps: bool) -> Piece:
-    features, silence = log_mel(audio, mels)
-    loudness = levels.block_levels(audio)
+def _piece(
+    audio: Pcm16, loudness: npt.NDArray[np.float32], mels: int, start: int, end: int, cut: int
+) -> Piece:
+    """From ``start``, where a block begins, to ``end``, where one ends or the audio does."""
+    features, silence = log_mel(audio[start:end], mels)
+    own = loudness[start // _BLOCK : -(-end // _BLOCK)]
     return Piece(
         features,
         silence,
-        len(audio) / ASR_RATE_HZ,
-        levels.voiced_s(loudness),
-        levels.sounding(loudness),
+        (end - start) / ASR_RATE_HZ,
+        levels.voiced_s(own),
+        levels.sounding(own),
         start / ASR_RATE_HZ,
         cut / ASR_RATE_HZ,
-        overlaps,
+        overlaps=start < cut,
     )
 
 
 def _in_a_pause(sounding: npt.NDArray[np.bool_], cut: int) -> bool:
-    block = round(cut / (BLOCK_S * ASR_RATE_HZ))
+    block = cut // _BLOCK
     half = _BLOCKS_OF_PAUSE // 2
     return not sounding[max(0, block - half) : block + half + 1].any()
 

@@ -54,9 +54,8 @@ def _middle(word: Word) -> float:
 def _longest_run(left: Sequence[Word], right: Sequence[Word]) -> tuple[int, int, int]:
     """The longest run of the same words at the same time: its length, and where it begins in each."""
     best = (0, 0, 0)
-    ends = [0] * (
-        len(right) + 1
-    )  # lengths of runs that end at the word of ``left`` before, and each of ``right``
+    # lengths of runs that end at the word of ``left`` before, and each of ``right``
+    ends = [0] * (len(right) + 1)
     for a, one in enumerate(left):
         row = [0] * (len(right) + 1)
         for b, other in enumerate(right):

@@ -109,9 +109,8 @@ class SessionConfig:
         if self.turn_detection is None:
             return replace(base, mode="manual", idle_s=None, respond=False)
         if self.type == "transcription" or (self.transcription is not None and self.transcription.asked):
-            base = replace(
-                base, partials=True
-            )  # this client reads along; for others it would be work for nothing
+            # this client reads along; for others it would be work for nothing
+            base = replace(base, partials=True)
         options = self.turn_detection.turn_options(base)
         return replace(options, respond=False, idle_s=None) if self.type == "transcription" else options
 

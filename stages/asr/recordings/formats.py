@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stages.asr.recordings.result import RecordingTranscript, Segment
-from stages.asr.recordings.timing import segment_of
+from stages.asr.recordings.timing import CLAUSE_ENDS, segment_of
 from voice.interfaces import Word
 
 FORMATS = ("text", "json", "srt", "vtt")
@@ -137,9 +137,7 @@ def _groups(words: Sequence[Word]) -> Iterator[Sequence[Word]]:
             fits += 1
         if fits < len(left):
             commas = [
-                n
-                for n in range((fits + 1) // 2, fits + 1)
-                if left[n - 1].text.rstrip().endswith((",", ";", ":", "、", "，"))
+                n for n in range((fits + 1) // 2, fits + 1) if left[n - 1].text.rstrip().endswith(CLAUSE_ENDS)
             ]
             fits = commas[-1] if commas else fits
         yield left[:fits]

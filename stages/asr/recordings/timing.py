@@ -11,6 +11,7 @@ from stages.asr.recordings.result import Segment
 from voice.interfaces import ASR_RATE_HZ, Transcript, Word
 
 SENTENCE_ENDS = ".?!。？！…"
+CLAUSE_ENDS = (",", ";", ":", "、", "，")
 PAUSE_S = 1.0
 """A pause so long ends a segment, whatever the punctuation."""
 
@@ -156,4 +157,4 @@ def _ends_sentence(word: str) -> bool:
 
 
 def _ends_clause(word: str) -> bool:
-    return _ends_sentence(word) or word.rstrip().endswith((",", ";", ":", "、", "，"))
+    return _ends_sentence(word) or word.rstrip().endswith(CLAUSE_ENDS)
